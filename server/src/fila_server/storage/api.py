@@ -21,13 +21,13 @@ class Column(IntEnum):
 
 
 class Until(NamedTuple):
-    """In place of a value: delete every key from the write's key up to, and not including, `end`."""
+    """In place of a value: delete the keys from the write's own up to `end`, which stays."""
 
     end: bytes
 
 
 # One change: bytes put a value, None deletes the key, Until deletes a range of keys.
-Write = tuple[Column, bytes, bytes | None | Until]
+Write = tuple[Column, bytes, bytes | Until | None]
 
 
 class Storage(Protocol):

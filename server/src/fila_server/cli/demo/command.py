@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""`fila demo`: a minute of fair scheduling on a real broker, with nothing to prepare."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+from rich.live import Live
+
+from fila_server.cli import render
+from fila_server.cli.command import OfflineCommand
+from fila_server.cli.demo import view
+from fila_server.cli.demo.broker import own_broker
+from fila_server.cli.demo.load import QUEUE, Load, tenants
+from fila_server.cli.demo.score import Tenant
+from fila_server.cli.session import Session, pass_session
+
+_REDRAW_S = 0.5
+_LINE_S = 1.0
+
+
+@click.command(cls=OfflineCommand, example="fila demo\nfila demo --seconds 20 --tenants 12")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    default=60,
+    show_default=True,
+    metavar="N",
+    help=("How long messages flow."),
+)
+@click.option(
+    "--tenants",
+    "tenant_count",
+    type=click.IntRange(3, 30),
+    default=6,
+    show_default=True,
+    metavar="N",
+    help=("How many tenants share the queue."),
+)
+@pass_session
+def demo(session: Session, seconds: float, tenant_count: int) -> None:
+    """Watch fair scheduling for a minute, with nothing to prepare.
+
+    Starts a broker of its own on a free port and lets tenants share one queue: "noisy" floods it,
+    "premium" does too but has weight 3, the others are quiet. Removes everything afterwards.
+    """
+    with _cleanup_on_terminate():
+        _run(session, seconds, tenants(tenant_count))
+
+
+def _run(session: Session, seconds: float, who: list[Tenant]) -> None:
+    quiet = session.json
+    if not quiet:
+        render.say(f"Starting a broker; {len(who)} tenants share one queue for {seconds:g} s ...")
+    with own_broker() as address:
+        own = Session(addr=address)
+        with own.client() as client, own.one_line_errors():
+            client.create_queue(QUEUE)
+            load = Load(client, who)
+            started = time.monotonic()
+            with load.running():
+                _follow(load, started, seconds, quiet)
+            if load.failure is not None:
+                raise load.failure
+            elapsed = load.record.deliveries[-1][1] - started if load.record.deliveries else seconds
+    if quiet:
+        render.print_document(view.document(load.record, elapsed))
+    else:
+        render.show("", *view.summary(load.record, elapsed))
+
+
+def _follow(load: Load, started: float, seconds: float, quiet: bool) -> None:
+    """Shows the traffic until its time is over or a thread fails."""
+    console = render.console()
+    if quiet:
+        for _ in _ticks(load, started, seconds, _LINE_S):
+            pass
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as screen:
+            for now in _ticks(load, started, seconds, _REDRAW_S):
+                screen.update(view.live(load.record, now, started + seconds - now), refresh=True)
+    else:
+        for now in _ticks(load, started, seconds, _LINE_S):
+            render.say(view.line(load.record, now, now - started))
+
+
+def _ticks(load: Load, started: float, seconds: float, every_s: float) -> Iterator[float]:
+    end = started + seconds
+    tick = started + every_s
+    while load.failure is None:
+        time.sleep(max(0.0, min(tick, end) - time.monotonic()))
+        yield time.monotonic()
+        if tick >= end:
+            return
+        tick += every_s
+
+
+@contextmanager
+def _cleanup_on_terminate() -> Iterator[None]:
+    """Makes SIGTERM unwind the stack like Ctrl-C, so that the broker and its files go away."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

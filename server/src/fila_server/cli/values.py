@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""How typed words become values: durations, `K=V` pairs, and text that may come from a file."""
+
+import re
+import sys
+from typing import Any
+
+import click
+
+from fila_server.cli import failures
+
+_UNIT_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|)")
+
+
+class Duration(click.ParamType[int]):
+    """Milliseconds; 30s, 5m, 2h and 7d are understood too."""
+
+    name = "MS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            self.fail(failures.bad_duration(value), param, ctx)
+        return int(found[1]) * _UNIT_MS[found[2]]
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """`K=V`; the value may be empty and may hold further equals signs."""
+
+    name = "K=V"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, rest = value.partition("=")
+        if not equals or not key:
+            self.fail(failures.bad_pair(value), param, ctx)
+        return key, rest
+
+
+class Script(click.ParamType[str]):
+    """Lua source, or `@FILE` with it."""
+
+    name = "LUA|@FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value.startswith("@"):
+            return str(value)
+        try:
+            return read_file(value[1:]).decode()
+        except UnicodeDecodeError:
+            self.fail(failures.not_utf8(value[1:]), param, ctx)
+
+
+DURATION = Duration()
+PAIR = Pair()
+SCRIPT = Script()
+
+
+def read_file(path: str) -> bytes:
+    """The file's bytes; a usage error that names the file when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise click.UsageError(failures.unreadable_file(path, error)) from error
+
+
+def read_payload(source: str | None) -> bytes:
+    """The payload that TEXT, @FILE or - (standard input) names; empty when nothing does."""
+    if source is None:
+        return b""
+    if source == "-":
+        return sys.stdin.buffer.read()
+    if source.startswith("@"):
+        return read_file(source[1:])
+    return source.encode(errors="surrogateescape")

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Lanes and fairness keys: where pending messages wait.
+
+A lane is the FIFO of one fairness key's messages with the same throttle keys and cost. It is always sorted
+by the messages' order. A message that is only on disk is represented by its number alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from fila_server.core.message import Message
+from fila_server.core.records import lane_head, lane_metadata
+
+if TYPE_CHECKING:
+    from fila_server.core.queue import Queue
+    from fila_server.core.throttle import Limiter
+
+LaneKey = tuple[tuple[str, ...], int]
+
+
+class Lane:
+    """One FIFO of pending messages; `messages` holds a Message or the bare number of a cold one."""
+
+    __slots__ = (
+        "cost",
+        "head",
+        "head_stamp",
+        "head_weight",
+        "is_ready",
+        "key",
+        "limiters",
+        "messages",
+        "metadata",
+        "metadata_weight",
+        "parked_on",
+        "passes",
+        "tail",
+        "tail_token",
+        "throttle_keys",
+        "turn",
+    )
+
+    def __init__(self, key: FairnessKey, throttle_keys: tuple[str, ...], cost: int) -> None:
+        self.key = key
+        self.throttle_keys = throttle_keys
+        self.cost = cost
+        self.messages: deque[Message | int] = deque()
+        self.limiters: tuple[Limiter, ...] = ()
+        self.parked_on: Limiter | None = None  # the limiter that it waits for
+        self.passes = 0  # deliveries that a waking limiter set aside for it
+        self.turn = 0  # deliveries left of its share of the limiter that it waits for
+        self.is_ready = False  # stands in key.ready
+        # Encodings that many messages share, each with what it was made for.
+        self.head = b""
+        self.head_stamp = b""
+        self.head_weight = -1
+        self.metadata = b""
+        self.metadata_weight = -1
+        self.tail = b""
+        self.tail_token = ""
+
+    @property
+    def is_parked(self) -> bool:
+        return self.parked_on is not None and not self.is_ready
+
+    def record_head(self, stamp: bytes, weight: int) -> bytes:
+        """Return the stored head of a plain message enqueued at `stamp`; see records.lane_head."""
+        if self.head_stamp is not stamp or self.head_weight != weight:
+            self.head = lane_head(self.key.name, weight, self.throttle_keys, self.cost, stamp)
+            self.head_stamp = stamp
+            self.head_weight = weight
+        return self.head
+
+    def static_metadata(self) -> bytes:
+        """Return the encoded metadata that all deliveries from this lane share."""
+        weight = self.key.weight
+        if self.metadata_weight != weight:
+            self.metadata = lane_metadata(
+                self.key.queue.name, self.key.name, weight, self.throttle_keys, self.cost
+            )
+            self.metadata_weight = weight
+        return self.metadata
+
+    def insert(self, batch: list[Message]) -> None:
+        """Put messages where their order belongs. Cheap when they belong near the front or at the end."""
+        batch.sort(key=order_of)
+        messages = self.messages
+        last = batch[-1].order
+        passed: list[Message | int] = []
+        while messages and order_of(messages[0]) < last:
+            passed.append(messages.popleft())
+            if len(passed) > len(messages):  # they belong near the end: come from that side
+                messages.extendleft(reversed(passed))
+                self._insert_from_right(batch)
+                return
+        merged = sorted([*passed, *batch], key=order_of)
+        messages.extendleft(reversed(merged))
+
+    def _insert_from_right(self, batch: list[Message]) -> None:
+        messages = self.messages
+        first = batch[0].order
+        passed: list[Message | int] = []
+        while messages and order_of(messages[-1]) > first:
+            passed.append(messages.pop())
+        messages.extend(sorted([*passed, *batch], key=order_of))
+
+
+def order_of(message: Message | int) -> int:
+    """Return the place in its lane of a message, or of the number that stands for one."""
+    return message if isinstance(message, int) else message.order
+
+
+class FairnessKey:
+    """One fairness key of one queue. Exists only while it has pending messages."""
+
+    __slots__ = (
+        "deficit",
+        "delivered",
+        "in_ring",
+        "is_paused",
+        "lanes",
+        "name",
+        "pending",
+        "queue",
+        "ready",
+        "weight",
+    )
+
+    def __init__(self, queue: Queue, name: str, weight: int) -> None:
+        self.queue = queue
+        self.name = name
+        self.weight = weight
+        self.deficit = 0
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.ready: deque[Lane] = deque()  # lanes with messages that are not parked
+        self.in_ring = False
+        self.is_paused = name in queue.paused_keys
+        self.pending = 0
+        self.delivered = 0

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""One queue's state: its settings, its fairness keys, its leases and delayed messages, its consumers.
+
+Transitions of a message, and where each is made:
+
+    produce   -> pending | delayed
+    time      delayed -> pending; pending | delayed -> gone (time to live)
+    deliver   pending -> leased
+    settle    leased -> gone (ack) | pending | delayed (retry) | pending in the dead-letter queue
+    operate   pending | delayed -> gone (purge, cancel); dead letter -> pending at home (redrive)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from fila.v1.admin_pb2 import QueueConfig
+from fila_server.core.lane import FairnessKey, Lane
+from fila_server.core.message import Message
+from fila_server.core.records import queue_prefix
+from fila_server.core.records_pb2 import StoredQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fila_server.core.consumer import Consumer
+    from fila_server.core.throttle import Line, Throttles
+
+DEAD_LETTER_SUFFIX = ".dlq"
+
+
+class EnqueueDecision(Protocol):
+    """What an on_enqueue hook answers."""
+
+    @property
+    def fairness_key(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def throttle_keys(self) -> tuple[str, ...]: ...
+    @property
+    def throttle_cost(self) -> int: ...
+
+
+class FailureDecision(Protocol):
+    """What an on_failure hook answers."""
+
+    @property
+    def action(self) -> str: ...
+    @property
+    def delay_ms(self) -> int: ...
+
+
+class Hooks(Protocol):
+    """A queue's compiled hooks, provided by the runtime."""
+
+    @property
+    def has_enqueue(self) -> bool: ...
+    @property
+    def has_failure(self) -> bool: ...
+    def on_enqueue(
+        self, headers: Mapping[str, str], payload_size: int, now_ns: int
+    ) -> EnqueueDecision | None: ...
+    def on_failure(
+        self,
+        headers: Mapping[str, str],
+        message_id: str,
+        attempts: int,
+        error: str,
+        reason: str,
+        now_ns: int,
+    ) -> FailureDecision | None: ...
+    def set_config(self, key: str, value: str | None) -> None: ...
+
+
+class Counters:
+    """What happened in a queue since the broker started; named as in fila.v1.QueueCounters."""
+
+    __slots__ = (
+        "acked",
+        "dead_lettered",
+        "delivered",
+        "duplicates",
+        "enqueued",
+        "expired",
+        "nacked",
+        "timed_out",
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    acked: int
+    dead_lettered: int
+    delivered: int
+    duplicates: int
+    enqueued: int
+    expired: int
+    nacked: int
+    timed_out: int
+
+
+class Queue:
+    """All state of one queue."""
+
+    def __init__(self, number: int, name: str, config: QueueConfig, dead_letter_of: str) -> None:
+        self.number = number
+        self.prefix = queue_prefix(number)
+        self.name = name
+        self.config = config
+        self.dead_letter_of = dead_letter_of
+        self.hooks: Hooks | None = None
+        self.paused = False
+        self.paused_keys: set[str] = set()
+        self.quantum = 1
+        self.visibility_ms = 0
+
+        self.keys: dict[str, FairnessKey] = {}
+        self.ring: deque[FairnessKey] = deque()
+        self.due_lines: dict[Line, None] = {}  # lines whose limiter can let something through
+        self.leases: dict[str, Message] = {}
+        self.delayed: dict[str, Message] = {}
+        self.consumers: dict[Consumer, None] = {}
+        self.available: deque[Consumer] = deque()
+
+        self.pending = 0
+        self.throttled = 0  # pending messages in parked lanes
+        self.largest = 1  # bytes of the largest body: bounds how many fit a frame
+        self.weights: dict[str, int] = {}  # runtime configuration; wins over what enqueues say
+        self.counters = Counters()
+
+    @property
+    def total(self) -> int:
+        """Return how many messages the queue holds, wherever they are."""
+        return self.pending + len(self.delayed) + len(self.leases)
+
+    def record(self) -> StoredQueue:
+        """Return the queue's definition as it is stored."""
+        return StoredQueue(
+            number=self.number,
+            name=self.name,
+            config=self.config,
+            paused=self.paused,
+            paused_keys=sorted(self.paused_keys),
+            dead_letter_of=self.dead_letter_of,
+        )
+
+    def lane(
+        self,
+        fairness_key: str,
+        weight: int,
+        throttle_keys: tuple[str, ...],
+        cost: int,
+        throttles: Throttles,
+    ) -> Lane:
+        """Return the lane for such messages, making it and its key when they are the first."""
+        key = self.keys.get(fairness_key)
+        if key is None:
+            key = FairnessKey(self, fairness_key, self.weights.get(fairness_key) or weight or 1)
+            self.keys[fairness_key] = key
+        elif weight and weight != key.weight and fairness_key not in self.weights:
+            key.weight = weight
+        lane = key.lanes.get((throttle_keys, cost))
+        if lane is None:
+            lane = key.lanes[(throttle_keys, cost)] = Lane(key, throttle_keys, cost)
+            if throttle_keys and not self.dead_letter_of:
+                lane.limiters = throttles.limiters_of(throttle_keys)
+        return lane
+
+    def dropped(self, lane: Lane) -> None:
+        """Forget a lane that has become empty, and its key with the last lane: idle keys cost nothing."""
+        key = lane.key
+        del key.lanes[(lane.throttle_keys, lane.cost)]
+        if not key.lanes:
+            del self.keys[key.name]

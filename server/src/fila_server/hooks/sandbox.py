@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Calls the hooks of one script and replaces its Lua state when the script has spoiled it.
+
+This module owns what may go into a call and when a state is thrown away. It must not know breakers,
+policies or what answers mean. `state.py` says what has to hold for a call to be safe.
+"""
+
+from collections.abc import Mapping
+
+from fila_server.errors import InvalidArgument, InvalidScript
+from fila_server.hooks.state import (
+    HOOKS,
+    RESERVE_BYTES,
+    STRING_OVERHEAD_BYTES,
+    Answer,
+    LuaError,
+    LuaState,
+    Script,
+    ScriptFailed,
+)
+
+ON_ENQUEUE, ON_FAILURE = range(len(HOOKS))
+
+# Compiling is quadratic for some texts and nothing can interrupt it: 40 ms at this size.
+SCRIPT_BYTES_MAX = 32 * 1024
+TIMEOUT_MS_MAX = 10_000
+MEMORY_LIMIT_BYTES_MIN = 64 * 1024
+MEMORY_LIMIT_BYTES_MAX = 1024**3
+# Names, values and overhead of the headers of one message. The server lets in 64 KiB by default and
+# 1 MiB at most, so this only guards the process.
+HEADERS_BYTES_MAX = 4 * 1024 * 1024
+# More than this does not fit the reserve with certainty and gets room of its own.
+ARGUMENTS_BYTES_MAX = RESERVE_BYTES // 2
+# Header counts that get an entry point of their own.
+ENTRY_HEADERS_MAX = 16
+
+# A script with none of these words cannot reach `fila`, so it needs no mirror of the configuration.
+_WAYS_TO_FILA = ("fila", "_G", "_ENV")
+
+
+class Sandbox:
+    """Runs the hooks that one script defines, every call within the limits.
+
+    Raises InvalidScript if the script does not compile or fails while it is loaded, InvalidArgument
+    if a limit makes no sense.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        name: str,
+        queue: str = "",
+        timeout_ms: int = 10,
+        memory_limit_bytes: int = 1024 * 1024,
+        config: Mapping[str, str],
+    ) -> None:
+        if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+            raise InvalidArgument(f"hook timeout of {timeout_ms} ms is not in 1..{TIMEOUT_MS_MAX}")
+        if not MEMORY_LIMIT_BYTES_MIN <= memory_limit_bytes <= MEMORY_LIMIT_BYTES_MAX:
+            raise InvalidArgument(
+                f"hook memory limit of {memory_limit_bytes} bytes is not in "
+                f"{MEMORY_LIMIT_BYTES_MIN}..{MEMORY_LIMIT_BYTES_MAX}"
+            )
+        self._script = Script(
+            _encoded(source, name), name, queue, timeout_ms, memory_limit_bytes
+        )
+        can_reach_fila = any(word in source for word in _WAYS_TO_FILA)
+        self._config: dict[str, str] | None = dict(config) if can_reach_fila else None
+        # None after the state was thrown away and a new one could not be built.
+        self._state: LuaState | None
+        try:
+            self._state = LuaState(self._script, self._config or {})
+        except ScriptFailed as failure:
+            raise InvalidScript(f"{name} script: {failure}") from None
+        self._types = self._state.types
+
+    def defines(self, hook: int) -> bool:
+        """Return whether the script defines the function."""
+        return self._types[hook] == b"function"
+
+    def require(self, hook: int) -> None:
+        """Raise InvalidScript unless the script defines the function."""
+        kind = self._types[hook].decode()
+        if kind == "nil":
+            raise InvalidScript(f"{self._script.name} script: no function {HOOKS[hook]} is defined")
+        if kind != "function":
+            raise InvalidScript(
+                f"{self._script.name} script: {HOOKS[hook]} is a {kind}, not a function"
+            )
+
+    def call(
+        self, hook: int, fixed: tuple[bytes | int, ...], headers: Mapping[str, str]
+    ) -> Answer:
+        """Return the hook's answer: 0, then what sandbox.lua says for this hook.
+
+        `fixed` is what the entry point takes before the headers, a few KiB at most. Raises
+        ScriptFailed.
+        """
+        flat: list[bytes] = []
+        try:
+            for name, value in headers.items():
+                flat.append(name.encode())
+                flat.append(value.encode())
+        except UnicodeEncodeError:
+            raise ScriptFailed("a header is not valid UTF-8", is_scripts_fault=False) from None
+        size = len(b"".join(flat))
+        count = len(headers)
+        if size > ARGUMENTS_BYTES_MAX or count > ENTRY_HEADERS_MAX or self._state is None:
+            return self._call_with_care(hook, fixed, flat, size)
+        state = self._state
+        entry = state.entries[hook].get(count) or state.entry(hook, count)
+        try:
+            answer = entry(*fixed, *flat)
+        except LuaError as error:
+            raise self._escaped(state, error) from None
+        if state.used(True) > state.soft_bytes:
+            self._settle(state)
+        if answer[0]:
+            raise state.failure(answer[1])
+        return answer
+
+    def set_config(self, key: str, value: str | None) -> None:
+        """Change what `fila.get(key)` returns; None removes it. Costs the script no memory."""
+        config, state = self._config, self._state
+        if config is None:
+            return
+        old = config.pop(key, None)
+        if value is not None:
+            config[key] = value
+        if state is None:
+            return
+        state.configure(key, old, value, len(config))
+        if state.used(True) > state.soft_bytes and state.is_full():
+            self._state = None
+
+    def _call_with_care(
+        self, hook: int, fixed: tuple[bytes | int, ...], flat: list[bytes], size: int
+    ) -> Answer:
+        """Do what `call` does for many or large headers, or when there is no state."""
+        cost = size + len(flat) * STRING_OVERHEAD_BYTES
+        if cost > HEADERS_BYTES_MAX:
+            raise ScriptFailed("the headers are too large for a hook", is_scripts_fault=False)
+        state = self._state
+        if state is None:
+            state = self._state = LuaState(self._script, self._config or {})
+        count = len(flat) // 2
+        entry = state.entry(hook, count if count <= ENTRY_HEADERS_MAX else -1)
+        try:
+            answer = state.call_with_room(entry, (*fixed, *flat), cost)
+        except LuaError as error:
+            raise self._escaped(state, error) from None
+        if state.used(True) > state.soft_bytes:
+            self._settle(state)
+        if answer[0]:
+            raise state.failure(answer[1])
+        return answer
+
+    def _escaped(self, state: LuaState, error: Exception) -> ScriptFailed:
+        failure = state.escaped(error)
+        if state.used(True) > state.soft_bytes and state.is_full():
+            self._state = None
+        return failure
+
+    def _settle(self, state: LuaState) -> None:
+        """Memory is over the limit after a call: collect garbage, or give the state up."""
+        if state.is_full():
+            self._state = None
+            raise ScriptFailed("memory limit exceeded: the script keeps too much between calls")
+
+
+def _encoded(source: str, name: str) -> bytes:
+    try:
+        encoded = source.encode()
+    except UnicodeEncodeError:
+        raise InvalidScript(f"{name} script: not valid UTF-8") from None
+    if len(encoded) > SCRIPT_BYTES_MAX:
+        raise InvalidScript(f"{name} script: longer than {SCRIPT_BYTES_MAX} bytes")
+    return encoded

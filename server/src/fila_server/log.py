@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Logs on stderr: text for a terminal, one JSON object a line otherwise. Never a payload or a header value."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(level: str, form: str) -> None:
+    """Send the broker's logs to stderr. `form` is text, json, or auto: text on a terminal."""
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json" or (form == "auto" and not sys.stderr.isatty()):
+        handler.setFormatter(_Json())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

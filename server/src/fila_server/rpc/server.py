@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The gRPC server: ports, limits, health, reflection. What each limit defends against is in docs/internals/grpc.md."""
+
+from __future__ import annotations
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+
+from fila.v1 import admin_pb2, service_pb2
+from fila_server.config import Config, LimitsConfig
+from fila_server.rpc import admin, service
+from fila_server.runtime.engine import Engine
+
+
+class ListenError(Exception):
+    """The address cannot be listened on."""
+
+
+SERVICES = (
+    service_pb2.DESCRIPTOR.services_by_name["FilaService"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"].full_name,
+)
+
+
+def _options(limits: LimitsConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.max_request_bytes),
+        ("grpc.max_send_message_length", -1),  # frames are bounded by max_frame_bytes
+        ("grpc.max_metadata_size", limits.max_metadata_bytes),
+        # Above this bursts are reset instead of queued, so the application's own limits come first.
+        ("grpc.max_concurrent_streams", max(1000, limits.max_concurrent_rpcs)),
+        ("grpc.server_handshake_timeout_ms", limits.handshake_timeout_ms),
+        ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
+        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
+        # Without this a frozen peer is noticed after a minute only.
+        ("grpc.http2.ping_timeout_ms", limits.keepalive_timeout_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.min_ping_interval_ms),
+        ("grpc.so_reuseport", 0),  # a second broker must not share the port in silence
+    ]
+
+
+class Server:
+    """The broker's face to the network."""
+
+    def __init__(self, config: Config, engine: Engine) -> None:
+        limits = config.limits
+        self._config = config
+        self._health = health_aio.HealthServicer()
+        self._server = grpc.aio.server(
+            options=_options(limits), maximum_concurrent_rpcs=limits.max_concurrent_rpcs
+        )
+        self._server.add_generic_rpc_handlers(
+            (service.handlers(service.Service(engine, limits)), admin.handlers(engine))
+        )
+        add_HealthServicer_to_server(self._health, self._server)
+        if config.server.reflection:
+            names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+
+    async def start(self) -> str:
+        """Listen, and return the address with the real port."""
+        address = self._config.server.listen_addr
+        host = address.rpartition(":")[0]
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ListenError(
+                f"cannot listen on {address}: it is in use or not an address of this machine;"
+                " choose another with --listen HOST:PORT"
+            ) from error
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        return f"{host}:{port}"
+
+    async def not_serving(self) -> None:
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", *SERVICES):
+            await self._health.set(name, status)

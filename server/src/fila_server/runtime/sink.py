@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Where the engine puts a consumer's frames, and where its RPC handler takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from fila_server.core.message import Grant
+from fila_server.errors import FilaError
+
+
+class Sink:
+    """Frames on their way to one consumer. Everything happens on the event loop's thread."""
+
+    __slots__ = ("_error", "_frames", "_waiter")
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[Grant, bytes]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: FilaError | None = None
+
+    def put(self, grant: Grant, frame: bytes) -> None:
+        self._frames.append((grant, frame))
+        self._wake()
+
+    def close(self, error: FilaError) -> None:
+        """End the consumer: frames that are still here go back to the queue."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> bytes | None:
+        """Return the next frame if there is one."""
+        if self._error is not None:
+            raise self._error
+        return self._frames.popleft()[1] if self._frames else None
+
+    async def next(self) -> bytes:
+        """Return the next frame, waiting for it. Raises what `close` was given."""
+        while True:
+            frame = self.take()
+            if frame is not None:
+                return frame
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def unsent(self) -> list[Grant]:
+        """Return the grants whose frames were never taken."""
+        return [grant for grant, _ in self._frames]
