@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Logs on stderr: text for a terminal, one JSON object a line otherwise. Never a payload or a header value."""
+"""Logs on stderr: text for a terminal, one JSON object a line otherwise. Never a payload or a
+header value.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """`fila-server`: arguments, start-up, signals, exit codes.
 
-Exit 0 after a clean shutdown, 1 when the broker could not start or its store failed, 2 for wrong usage. A
-failure is one line on stderr.
+Exit 0 after a clean shutdown, 1 when the broker could not start or its store failed, 2 for wrong
+usage. A failure is one line on stderr.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class RootGroup(CommandGroup):
     cls=RootGroup,
     root=True,
     example="""
-    fila demo                                   see fair scheduling, nothing to prepare
+    fila demo
     fila queue create orders
     fila enqueue orders --key acme --payload hello
     fila consume orders --ack""",

@@ -44,7 +44,7 @@ class CommandGroup(click.Group):
     """A group of commands; without one of them it shows its help, which is a usage error."""
 
     def __init__(self, *args: Any, example: str, root: bool = False, **attributes: Any) -> None:
-        super().__init__(*args, no_args_is_help=True, **attributes)
+        super().__init__(*args, **{"no_args_is_help": True, **attributes})
         self.example = example
         self.params.extend(shared_options(root=root, broker=True))
 

@@ -36,6 +36,10 @@ def bad_duration(value: str) -> str:
     return f"{quoted(value)} is not a duration; write milliseconds (30000), or 30s, 5m, 2h, 7d"
 
 
+def bad_number(value: str) -> str:
+    return f"{quoted(value)} is not a finite number"
+
+
 def bad_pair(value: str) -> str:
     # A header's value may be private: the text repeats no more than the word's length.
     return f"expected K=V with a name before the equals sign, got {len(value)} characters without"
@@ -75,8 +79,20 @@ def settle_failed(done: int, failed: int, why: str) -> str:
     return f"settled {done:,} messages, {failed:,} could not be: {why}"
 
 
-def hook_failed(path: str, why: str) -> str:
-    return f"the hook in {quoted(path)} failed: {one_line(why)}"
+def script_unusable(path: str, why: str, line: int | None) -> str:
+    return f"{quoted(path)} cannot be used as a hook{_at(line)}: {one_line(why)}"
+
+
+def hook_failed(hook: str, path: str, why: str, line: int | None) -> str:
+    return f"{hook} in {quoted(path)} failed{_at(line)}: {one_line(why)}"
+
+
+def no_on_failure(path: str) -> str:
+    return f"{quoted(path)} defines no on_failure, which --error is for"
+
+
+def _at(line: int | None) -> str:
+    return f" at line {line}" if line is not None else ""
 
 
 def system_error(error: OSError) -> str:
@@ -166,7 +182,8 @@ def _unauthenticated(error: "FilaError", session: "Session") -> str:
 
 
 def _unimplemented(error: "FilaError", session: "Session") -> str:
-    return f"{one_line(session.addr)} does not know this call; is an older or another server there?"
+    address = one_line(session.addr)
+    return f"{address} does not know this call; check that it is a Fila broker as new as this fila"
 
 
 # By class name, so that the SDK is imported only by commands that talk to a broker.

@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fila_server.cli import failures, render
 from fila_server.cli.session import Session
 from fila_server.cli.words import counted, quoted
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from fila import Client, EnqueueResult, FilaError
 
 # Large enough that the cost of a call is small next to its messages.
 _CHUNK = 1_000
 # Refused lines that are kept to be reported one by one.
 _ERRORS_KEPT = 20
+# Errors that leave open whether a message was stored: none of the broker's own, or these.
+_OUTCOME_UNKNOWN = (None, "STORAGE_FAILED", "INTERNAL")
 
 
 @dataclass
@@ -92,22 +95,22 @@ def _open(source: str | None) -> BinaryIO:
 def _send_all(
     session: Session, client: "Client", message: dict[str, Any], stream: BinaryIO, tally: Tally
 ) -> None:
-    from fila import EnqueueMessage, FilaError
+    from fila import EnqueueMessage
 
     with _progress() as progress:
         task = progress.add_task("", total=None, stored="0")
         while chunk := list(itertools.islice(stream, _CHUNK)):
-            try:
-                results = client.enqueue_many(
-                    EnqueueMessage(**message, payload=_without_line_end(line)) for line in chunk
-                )
-            except FilaError as error:
-                why = failures.describe(error, session)
-                first, last = tally.lines + 1, tally.lines + len(chunk)
-                text = failures.lines_interrupted(tally.stored, first, last, why)
-                raise click.ClickException(text) from error
+            first = tally.lines + 1
+            results = client.enqueue_many(
+                EnqueueMessage(**message, payload=_without_line_end(line)) for line in chunk
+            )
             tally.add(results)
             progress.update(task, stored=f"{tally.stored:,}")
+            for line, result in enumerate(results, start=first):
+                if result.error is not None and result.error.reason in _OUTCOME_UNKNOWN:
+                    why = failures.describe(result.error, session)
+                    text = failures.lines_interrupted(tally.stored, line, tally.lines, why)
+                    raise click.ClickException(text)
             if all(result.error is not None for result in results):
                 return
 
@@ -116,7 +119,10 @@ def _without_line_end(line: bytes) -> bytes:
     return line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _progress() -> Progress:
+def _progress() -> "Progress":
+    # Slow to import, and only this command shows progress.
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = render.console(stderr=True)
     return Progress(
         SpinnerColumn(),

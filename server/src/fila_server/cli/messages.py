@@ -11,7 +11,7 @@ import click
 from fila_server.cli import failures, lines, render, views
 from fila_server.cli.command import BrokerCommand
 from fila_server.cli.session import Session, pass_session
-from fila_server.cli.values import DURATION, PAIR, read_payload
+from fila_server.cli.values import DURATION, PAIR, Finite, read_payload
 from fila_server.cli.words import counted, duration, quoted, until
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ _DEFAULT_WAIT_S = 5.0
 @pass_session
 def enqueue(
     session: Session,
+    /,
     queue: str,
     headers: Sequence[tuple[str, str]],
     payload: str | None,
@@ -114,7 +115,7 @@ def _enqueue_one(session: Session, message: dict[str, Any]) -> None:
 @click.option("--error", metavar="TEXT", help="What a nack says went wrong.")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     metavar="S",
     help=("Seconds to wait for the next message; 5 unless told, without end when --count is 0."),
 )

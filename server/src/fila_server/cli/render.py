@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from fila_server.cli.words import one_line
 
 # Wide enough that a table in a pipe is never cut, unless COLUMNS says how wide it may be.
 _PIPE_WIDTH = 1_000
+_LINE_END_BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -48,9 +50,13 @@ class Column:
     keep: bool = False
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, header: bool = True
+) -> Table:
     """An aligned table without lines; cells that do not fit end in an ellipsis."""
-    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    result = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header
+    )
     cells = [[_cell(value) for value in row] for row in rows]
     for index, column in enumerate(columns):
         widest = max((len(row[index]) for row in cells), default=0)
@@ -80,10 +86,13 @@ def _cell(value: object) -> Text:
 
 
 def show(*parts: object) -> None:
-    """Prints tables and lines of text, as they are."""
+    """Prints tables and lines of text, without the blanks that rich leaves at the ends of lines."""
     out = console()
-    for part in parts:
-        out.print(part)
+    with out.capture() as captured:
+        for part in parts:
+            out.print(part)
+    sys.stdout.write(_LINE_END_BLANKS.sub("", captured.get()))
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:
@@ -124,6 +133,8 @@ def plain(value: object) -> Any:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return value

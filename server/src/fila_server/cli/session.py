@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fila_server.cli import failures
+from fila_server.cli.values import Finite
 
 if TYPE_CHECKING:
     from fila import Client, TlsOptions
@@ -132,7 +133,7 @@ def _connection_options(root: bool) -> list[click.Parameter]:
             "--timeout",
             metavar="S",
             **common,
-            type=click.FloatRange(0, min_open=True),
+            type=Finite(0, min_open=True),
             help=(f"Seconds that one call may take; {DEFAULT_TIMEOUT_S:g} unless told."),
         ),
     ]

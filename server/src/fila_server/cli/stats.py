@@ -17,6 +17,7 @@ from rich.text import Text
 from fila_server.cli import render, views
 from fila_server.cli.command import BrokerCommand
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.values import Finite
 from fila_server.cli.words import duration, quoted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _WATCH_KEYS = 8
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     default=1.0,
     show_default=True,
     metavar="S",

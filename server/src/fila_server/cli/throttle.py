@@ -16,12 +16,13 @@ from fila_server.cli import failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
 from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.values import Finite
 from fila_server.cli.words import quoted
 
 if TYPE_CHECKING:
     from fila import Client
 
-_POSITIVE = click.FloatRange(min=0, min_open=True, max=1e9)
+_POSITIVE = Finite(min=0, min_open=True, max=1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ def throttle() -> None:
 def set_(
     session: Session, key: str, rate: float | None, burst: float | None, concurrency: int | None
 ) -> None:
-    """Set limits of a throttle key, in force at once; limits not named stay as they are."""
+    """Set limits of a throttle key, in force at once.
+
+    Limits that are not named stay as they are.
+    """
     entries = {
         f"throttle:{key}:burst": burst,
         f"throttle:{key}:rate": rate,

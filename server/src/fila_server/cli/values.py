@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """How typed words become values: durations, `K=V` pairs, and text that may come from a file."""
 
+import math
 import re
 import sys
 from typing import Any
@@ -25,6 +26,18 @@ class Duration(click.ParamType[int]):
         if found is None:
             self.fail(failures.bad_duration(value), param, ctx)
         return int(found[1]) * _UNIT_MS[found[2]]
+
+
+class Finite(click.FloatRange):
+    """A number in a range; neither infinity nor "not a number", which no range keeps out."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(failures.bad_number(str(value)), param, ctx)
+        return number
 
 
 class Pair(click.ParamType[tuple[str, str]]):

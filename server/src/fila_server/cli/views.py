@@ -13,7 +13,16 @@ from fila_server.cli.render import Column, plain, table
 from fila_server.cli.words import duration, one_line, preview, quoted, since, until
 
 if TYPE_CHECKING:
-    from fila import ConsumeMessage, Explanation, PeekPage, QueueInfo, QueueStats
+    from fila import (
+        ConsumeMessage,
+        Explanation,
+        Message,
+        PeekedMessage,
+        PeekPage,
+        QueueInfo,
+        QueueStats,
+    )
+    from fila_server.hooks.dryrun import DryRun
 
 # A payload's share of a line in a table; --json and --payload-only show all of it.
 _PREVIEW_CHARS = 60
@@ -270,7 +279,7 @@ def explanation(found: "Explanation") -> list[RenderableType]:
     return parts
 
 
-def message_document(found: "ConsumeMessage") -> dict[str, object]:
+def message_document(found: "Message") -> dict[str, object]:
     """A message for programs: every field but its lease token, the payload also as text."""
     document: dict[str, object] = plain(found)
     document.pop("lease_token", None)
@@ -279,3 +288,38 @@ def message_document(found: "ConsumeMessage") -> dict[str, object]:
     except UnicodeDecodeError:
         document["payload_text"] = None
     return document
+
+
+def peeked_document(found: "PeekedMessage") -> dict[str, object]:
+    """A message in its queue for programs: the same, and where it is in its life."""
+    place = {"state": plain(found.state), "position": found.position}
+    return {**message_document(found.message), **place}
+
+
+def hook_runs(found: "DryRun") -> list[RenderableType]:
+    """What each hook of a script decided, and how long it took."""
+    parts: list[RenderableType] = []
+    for name, run in (("on_enqueue", found.on_enqueue), ("on_failure", found.on_failure)):
+        if run is None:
+            continue
+        parts.append(Text.assemble((name, "bold"), f" decided in {run.elapsed_ns / 1_000:.0f} µs"))
+        decision = plain(run.decision) or {"decision": "left to the queue's settings"}
+        rows = [
+            (f"  {field.removesuffix('_ms').replace('_', ' ')}", _decided(field, decision))
+            for field in decision
+        ]
+        parts.append(table([Column("", keep=True), Column("")], rows, header=False))
+    return parts
+
+
+def _label(field: str) -> str:
+    return f"  {field.removesuffix('_ms').replace('_', ' ')}"
+
+
+def _decided(field: str, decision: dict[str, Any]) -> str:
+    value = decision[field]
+    if field == "weight" and not value:
+        return "as the key has it"
+    if field == "delay_ms":
+        return duration(value)
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)

@@ -3,9 +3,9 @@
 
 Rules of this module and everything below it:
 1. One owner calls it. It has no clock, no I/O and no randomness of its own.
-2. Whatever a group changes in memory, its writes change on disk, so that memory always equals what a
+2. Whatever a group changes in memory, its writes change on disk: memory always equals what a
    restart would rebuild.
-3. Time is looked at in every group, under constant load too: leases, delays, time to live, throttles.
+3. Time is looked at in every group, under load too: leases, delays, time to live, throttles.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from fila_server.storage.api import Write
 
 if TYPE_CHECKING:
     from fila_server.config import Config
+    from fila_server.core.lane import LaneKey
 
 Handler = Callable[[State, Any, Now, Effects], Any]
 
@@ -112,7 +113,7 @@ class Broker:
         state = self.state
         wake = self._sweep_ns
         for deadlines in (state.leases, state.delayed, state.expiring):
-            at = deadlines.next_ns()  # type: ignore[attr-defined]
+            at = deadlines.next_ns()
             if at is not None and at < wake:
                 wake = at
         timers = state.throttles.timers
@@ -137,13 +138,13 @@ class Broker:
 
 def _release_delayed(state: State, now: Now) -> None:
     """Let messages whose time has come wait for their turn, where their order belongs."""
-    due: dict[tuple[int, str, tuple[str, ...], int], list[Message]] = {}
+    due: dict[tuple[int, str, LaneKey], list[Message]] = {}
     for message in state.delayed.due(now.mono_ns):
         lane = message.lane
         queue = lane.key.queue
         del queue.delayed[message.id]
         message.details().due_ns = 0
-        where = (queue.number, lane.key.name, lane.throttle_keys, lane.cost)
+        where = (queue.number, lane.key.name, lane.lane_key)
         due.setdefault(where, []).append(message)
     for messages in due.values():
         state.put_back(messages)

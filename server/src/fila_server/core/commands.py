@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What can be asked of the broker. `ticket` belongs to the asker and comes back with the answer.
 
-Commands carry requests of the contract as they came off the wire: plain data, checked by the handlers.
+Commands carry requests of the contract as they came off the wire: plain data, checked by the
+handlers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Ack:
 
 @dataclass(slots=True)
 class Nack:
-    """Answered with a list: None or a FilaError per item; durably when a message was dead-lettered."""
+    """Answered with None or a FilaError per item; durably when a message was dead-lettered."""
 
     ticket: Ticket
     items: Sequence[service_pb2.NackRequest]
@@ -52,7 +53,7 @@ class Nack:
 
 @dataclass(slots=True)
 class Extend:
-    """Answered with a list: the lease's new wall deadline in nanoseconds, or a FilaError, per item."""
+    """Answered with the lease's new wall deadline in nanoseconds, or a FilaError, per item."""
 
     ticket: Ticket
     items: Sequence[service_pb2.LeaseExtension]

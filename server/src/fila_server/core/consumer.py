@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""A consumer: an open stream, or one Receive call that waits. It holds the credit that bounds its leases."""
+"""A consumer: an open stream, or one Receive call that waits. It holds the credit that bounds its
+leases.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fila_server.core.queue import Queue
 
-# Frames that may be under way to one stream. Two keep the wire busy while the next frame is made; more
+# Frames that may be under way to one stream. Two keep the wire busy while the next frame is made;
+# more
 # would only lease messages that wait in a buffer.
 FRAMES_UNDER_WAY = 2
 

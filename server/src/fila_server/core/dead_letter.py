@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Dead letters: moving a message to `<queue>.dlq` and back. Each move is part of one atomic batch.
 
-A moved message keeps its id, its number, its headers, its payload and its fairness key. It loses its time to
-live: dead letters wait for a person.
+A moved message keeps its id, its number, its headers, its payload and its fairness key. It loses
+its time to live: dead letters wait for a person.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fila.v1.admin_pb2 import QueueConfig
 from fila_server.core import records
+from fila_server.core.lane import lane_key_of
 from fila_server.core.message import Message
 from fila_server.core.queue import DEAD_LETTER_SUFFIX, Queue
 from fila_server.core.records_pb2 import Head, Retry
@@ -55,8 +56,11 @@ def configure(state: State, queue: Queue) -> None:
     """Put a queue's settings to work. Raises InvalidScript before anything changes."""
     queue.hooks = state.compile_hooks(queue, state.config)
     defaults = state.options.scheduler
-    queue.quantum = queue.config.quantum or defaults.quantum
-    queue.visibility_ms = queue.config.visibility_timeout_ms or defaults.visibility_timeout_ms
+    config = queue.config
+    queue.quantum = config.quantum or defaults.quantum
+    queue.visibility_ms = config.visibility_timeout_ms or defaults.visibility_timeout_ms
+    queue.max_messages = config.max_messages
+    queue.default_ttl_ms = config.default_ttl_ms
 
 
 def move(
@@ -79,13 +83,7 @@ def move(
     state.unwritten[key] = value
     had_retry = message.extra is not None and message.extra.has_retry
     state.forget(message)
-    lane = target.lane(
-        head.fairness_key,
-        head.weight,
-        tuple(head.throttle_keys),
-        head.throttle_cost or 1,
-        state.throttles,
-    )
+    lane = target.lane(head.fairness_key, head.weight, lane_key_of(head), state.throttles)
     moved = Message(key, message.id, None, lane, stamp, state.number())
     moved.attempt = attempts
     extra = moved.details()

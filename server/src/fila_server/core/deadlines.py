@@ -14,7 +14,10 @@ _FEW = 1024
 
 
 class Deadlines(Generic[T]):
-    """Entries in the order of their times. Vanished ones are skipped, and cleared when they are the most."""
+    """Entries in the order of their times.
+
+    Vanished ones are skipped, and cleared when they are the most.
+    """
 
     __slots__ = ("_heap", "_is_live", "_vanished")
 

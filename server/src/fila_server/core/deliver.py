@@ -63,7 +63,7 @@ def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> No
 
 
 def _thaw(state: State, queue: Queue, picked: list[Pick]) -> list[Message]:
-    """Return the picked messages with their bodies in memory, reading cold ones from disk together."""
+    """Return the picked messages with their bodies, reading cold ones from disk together."""
     cold = [at for at, one in enumerate(picked) if one.__class__ is tuple or one.body is None]  # type: ignore[union-attr]
     if not cold:
         return picked  # type: ignore[return-value]
@@ -127,7 +127,7 @@ def lease_record(grant: Grant) -> tuple[Column, bytes, bytes]:
 
 
 def _frame(state: State, grant: Grant, now: Now) -> bytes:
-    """Encode a ConsumeResponse (or ReceiveResponse) from the messages' bodies, and let go of those."""
+    """Encode a ConsumeResponse (or ReceiveResponse), and let go of the messages' bodies."""
     token = grant.token
     leased = records.timestamp_field(2, now.wall_ns) + records.timestamp_field(3, grant.expires_ns)
     prefix = records.frame_prefix

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""What a group of commands leads to: writes, answers, frames. The engine carries it out, in that order."""
+"""What a group of commands leads to: writes, answers, frames. The engine carries it out, in that
+order.
+"""
 
 from __future__ import annotations
 

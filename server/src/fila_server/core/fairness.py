@@ -2,9 +2,10 @@
 """Deficit round robin: whose message is next.
 
 Keys with something deliverable stand in the queue's ring. A key's turn is worth weight x quantum
-deliveries; when the turn is used up the key goes to the end of the ring. A key that becomes active joins
-at the end of the round in progress, and a key that can send nothing leaves with no deficit, so nobody
-hoards turns while throttled or idle. Each delivery costs the same with ten keys and with 100,000.
+deliveries; when the turn is used up the key goes to the end of the ring. A key that becomes
+active joins at the end of the round in progress, and a key that can send nothing leaves with no
+deficit, so nobody hoards turns while throttled or idle. Each delivery costs the same with ten
+keys and with 100,000.
 """
 
 from __future__ import annotations

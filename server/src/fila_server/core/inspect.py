@@ -115,7 +115,10 @@ def _throttle_stats(state: State, queue: Queue, now: Now) -> list[pb.PerThrottle
 
 
 def _oldest_age_ms(state: State, queue: Queue, now: Now) -> int:
-    """Return how long the oldest message that could be delivered has waited. Delayed ones do not count."""
+    """Return how long the oldest message that could be delivered has waited.
+
+    Delayed ones do not count.
+    """
     heads = [lane.messages[0] for key in queue.keys.values() for lane in key.lanes.values()]
     if not heads:
         return 0
@@ -138,10 +141,8 @@ def peek(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     start = records.message_key(queue.number, min(request.from_position, until))
     end = records.message_key(queue.number, until)
     budget = state.options.limits.max_frame_bytes
-    looked = 0
-    for key, value in state.read.scan(Column.MESSAGES, start, end):
-        looked += 1
-        if len(response.messages) == limit or budget <= 0 or looked > _PEEK_LOOKED:
+    for looked, (key, value) in enumerate(state.read.scan(Column.MESSAGES, start, end)):
+        if len(response.messages) == limit or budget <= 0 or looked == _PEEK_LOOKED:
             response.next_position = records.key_number(key)
             break
         budget -= len(value)
@@ -154,7 +155,7 @@ def peek(state: State, command: Admin, now: Now, effects: Effects) -> Any:
 def _peeked(
     state: State, queue: Queue, request: pb.PeekRequest, key: bytes, value: bytes
 ) -> pb.PeekedMessage | None:
-    """Return one stored message as people may see it, or None if the request does not ask for it."""
+    """Return a stored message as people may see it, or None if the request leaves it out."""
     head_bytes, stamp, body = records.split(value)
     head = Head.FromString(head_bytes)
     if request.fairness_key and head.fairness_key != request.fairness_key:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Lanes and fairness keys: where pending messages wait.
 
-A lane is the FIFO of one fairness key's messages with the same throttle keys and cost. It is always sorted
-by the messages' order. A message that is only on disk is represented by its number alone.
+A lane is the FIFO of one fairness key's messages with the same throttle keys and cost. It is
+always sorted by the messages' order. A message that is only on disk is represented by its number
+alone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from fila_server.core.records import lane_head, lane_metadata
 
 if TYPE_CHECKING:
     from fila_server.core.queue import Queue
+    from fila_server.core.records_pb2 import Head
     from fila_server.core.throttle import Limiter
 
-LaneKey = tuple[tuple[str, ...], int]
+LaneKey = tuple[tuple[str, ...], int]  # throttle keys, sorted, and cost
+PLAIN: LaneKey = ((), 1)
 
 
 class Lane:
@@ -30,6 +33,7 @@ class Lane:
         "head_weight",
         "is_ready",
         "key",
+        "lane_key",
         "limiters",
         "messages",
         "metadata",
@@ -42,10 +46,10 @@ class Lane:
         "turn",
     )
 
-    def __init__(self, key: FairnessKey, throttle_keys: tuple[str, ...], cost: int) -> None:
+    def __init__(self, key: FairnessKey, lane_key: LaneKey) -> None:
         self.key = key
-        self.throttle_keys = throttle_keys
-        self.cost = cost
+        self.lane_key = lane_key
+        self.throttle_keys, self.cost = lane_key
         self.messages: deque[Message | int] = deque()
         self.limiters: tuple[Limiter, ...] = ()
         self.parked_on: Limiter | None = None  # the limiter that it waits for
@@ -84,7 +88,10 @@ class Lane:
         return self.metadata
 
     def insert(self, batch: list[Message]) -> None:
-        """Put messages where their order belongs. Cheap when they belong near the front or at the end."""
+        """Put messages where their order belongs.
+
+        Cheap when they belong near the front or at the end.
+        """
         batch.sort(key=order_of)
         messages = self.messages
         last = batch[-1].order
@@ -105,6 +112,11 @@ class Lane:
         while messages and order_of(messages[-1]) > first:
             passed.append(messages.pop())
         messages.extend(sorted([*passed, *batch], key=order_of))
+
+
+def lane_key_of(head: Head) -> LaneKey:
+    """Return the lane, within its fairness key, of a message with such a head."""
+    return (tuple(head.throttle_keys), head.throttle_cost or 1) if head.throttle_keys else PLAIN
 
 
 def order_of(message: Message | int) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """A message in memory, and the grant that leases a frame of messages.
 
-A message is in exactly one place: a lane (pending), `Queue.delayed`, or `Queue.leases`. These classes
-hold state only; what moves a message lives in produce, deliver and settle.
+A message is in exactly one place: a lane (pending), `Queue.delayed`, or `Queue.leases`. These
+classes hold state only; what moves a message lives in produce, deliver and settle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Extra:
 
 
 class Message:
-    """One stored message. `body` is its encoding as it will be sent; None while only the disk has it."""
+    """One stored message.
+
+    `body` is its encoding as it will be sent; None while only the disk has it.
+    """
 
     __slots__ = ("attempt", "body", "extra", "grant", "id", "key", "lane", "order", "stamp")
 

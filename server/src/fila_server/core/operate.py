@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Operating the broker: queues and their settings, runtime configuration, pausing, purging, redriving.
+"""Operating the broker: queues and their settings, runtime configuration, pausing, purging,
+redriving.
 
 Work that grows with a backlog is done a slice per group, so that it never holds others up.
 """
@@ -15,7 +16,7 @@ from fila_server.core import parking, records, settings
 from fila_server.core.clock import Now
 from fila_server.core.commands import Admin
 from fila_server.core.dead_letter import add_queue, configure, create, move
-from fila_server.core.lane import Lane, order_of
+from fila_server.core.lane import Lane, lane_key_of, order_of
 from fila_server.core.message import Message
 from fila_server.core.queue import DEAD_LETTER_SUFFIX, Queue
 from fila_server.core.records_pb2 import Head
@@ -48,7 +49,8 @@ def create_queue(state: State, command: Admin, now: Now, effects: Effects) -> An
     limits = state.options.limits
     if not _NAME.match(name) or len(name) > limits.max_name_bytes - len(DEAD_LETTER_SUFFIX):
         raise InvalidArgument(
-            f'queue name "{shown(name)}" is not 1 to {limits.max_name_bytes - 4} of A-Z a-z 0-9 . _ - /'
+            f'queue name "{shown(name)}" is not'
+            f" 1 to {limits.max_name_bytes - 4} of the characters A-Z a-z 0-9 . _ - /"
         )
     if name.endswith(DEAD_LETTER_SUFFIX):
         raise InvalidArgument(f'queue name "{name}" ends in ".dlq", which names dead-letter queues')
@@ -104,7 +106,9 @@ def update_queue(state: State, command: Admin, now: Now, effects: Effects) -> An
     config.CopyFrom(queue.config)
     for path in request.update_mask.paths:
         if path not in known:
-            raise InvalidArgument(f'update_mask names "{shown(path)}", which is not a queue setting')
+            raise InvalidArgument(
+                f'update_mask names "{shown(path)}", which is not a queue setting'
+            )
         setattr(config, path, getattr(request.config, path))
     _check_config(config)
     if queue.dead_letter_of and (config.on_enqueue_script or config.on_failure_script):
@@ -226,7 +230,7 @@ def find_lane(queue: Queue, head: Head) -> Lane | None:
     key = queue.keys.get(head.fairness_key)
     if key is None:
         return None
-    return key.lanes.get((tuple(head.throttle_keys), head.throttle_cost or 1))
+    return key.lanes.get(lane_key_of(head))
 
 
 def purge(state: State, command: Admin, now: Now, effects: Effects) -> Any:
@@ -332,7 +336,7 @@ def _remove(source: Queue, chosen: list[Message]) -> None:
         messages = lane.messages
         count = len(leaving)
         while messages and messages[0] in leaving:
-            leaving.discard(messages.popleft())  # type: ignore[arg-type]
+            leaving.discard(messages.popleft())
         if leaving:
             kept = [message for message in messages if message not in leaving]
             messages.clear()
@@ -348,7 +352,8 @@ def _remove(source: Queue, chosen: list[Message]) -> None:
                 source.ring.remove(lane.key)
 
 
-# --- Runtime configuration -------------------------------------------------------------------------
+# --- Runtime configuration
+# -------------------------------------------------------------------------
 
 
 def set_config(state: State, command: Admin, now: Now, effects: Effects) -> Any:
@@ -358,12 +363,14 @@ def set_config(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     size = len(key.encode())
     if not 1 <= size <= limits.max_config_key_bytes:
         raise InvalidArgument(
-            f'config key "{shown(key)}" has {size} bytes; 1 to {limits.max_config_key_bytes} are allowed'
+            f'config key "{shown(key)}" has {size} bytes;'
+            f" 1 to {limits.max_config_key_bytes} are allowed"
         )
     size = len(value.encode())
     if size > limits.max_config_value_bytes:
         raise InvalidArgument(
-            f'the value of "{shown(key)}" has {size} bytes; the limit is {limits.max_config_value_bytes}'
+            f'the value of "{shown(key)}" has {size} bytes;'
+            f" the limit is {limits.max_config_value_bytes}"
         )
     setting = settings.parse_key(key)
     if setting is not None:

@@ -44,7 +44,10 @@ def admit(throttles: Throttles, lane: Lane, now_ns: int) -> bool:
 
 
 def _park(throttles: Throttles, lane: Lane, limiter: Limiter, now_ns: int) -> None:
-    """Stand in the limiter's line. A lane whose turn was cut short by an empty bucket keeps its place."""
+    """Stand in the limiter's line.
+
+    A lane whose turn was cut short by an empty bucket keeps its place.
+    """
     keeps_place = lane.turn > 0 and lane.parked_on in (limiter, None)
     leave(lane)
     line = limiter.line(lane.key.queue)
@@ -92,7 +95,7 @@ def watch(throttles: Throttles, line: Line, now_ns: int) -> None:
 
 
 def fire_timers(throttles: Throttles, now_ns: int) -> list[Queue]:
-    """Mark the lines of every limiter whose time has come; return the queues that have such lines."""
+    """Mark the lines of every limiter whose time has come; return the queues they are in."""
     woken: list[Queue] = []
     timers = throttles.timers
     while timers and timers[0][0] <= now_ns:
@@ -115,7 +118,7 @@ def mark_due(limiter: Limiter) -> list[Queue]:
 
 
 def wake(throttles: Throttles, queue: Queue, now_ns: int) -> None:
-    """Pass deliveries to the fronts of the queue's due lines, as many as each limiter has room for."""
+    """Pass as many deliveries to the front of each due line as its limiter has room for."""
     for line in list(queue.due_lines):
         limiter = line.limiter
         while line.lanes:

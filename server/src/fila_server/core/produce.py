@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Enqueueing: check a message, ask the hook, encode it once, put it in its lane.
 
-This runs per message. Checks that need the payload or the headers read are made on sizes first.
+This runs per message: limits are checked on the encoded size first, and a field is only looked at
+more closely when it is set.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from fila_server.core import records
 from fila_server.core.clock import NS_PER_MS, Now
 from fila_server.core.commands import Duplicate, Enqueue
+from fila_server.core.lane import PLAIN
 from fila_server.core.message import Message
 from fila_server.core.records_pb2 import Head, SeenKey
 from fila_server.core.state import State, shown
@@ -21,14 +23,16 @@ if TYPE_CHECKING:
     from fila.v1.service_pb2 import EnqueueRequest
     from fila_server.config import LimitsConfig
     from fila_server.core.effects import Effects
-    from fila_server.core.lane import Lane
+    from fila_server.core.lane import Lane, LaneKey
     from fila_server.core.queue import Queue
 
 DEFAULT_KEY = "default"
 MAX_WEIGHT = 1000
 MAX_COST = 1_000_000
 _DAY_MS = 86_400_000
+_SHORT = 16  # characters: 64 bytes at most, within every limit that can be configured
 _SWEEP_SLICE = 1000
+_END = b"\xff" * 5  # after every queue's number
 
 
 def enqueue(state: State, command: Enqueue, now: Now, effects: Effects) -> None:
@@ -46,48 +50,67 @@ def enqueue(state: State, command: Enqueue, now: Now, effects: Effects) -> None:
     effects.durable_answers.append((command.ticket, results))
 
 
-def _accept(
-    state: State, queue: Queue, item: EnqueueRequest, now: Now, effects: Effects
-) -> str:
-    config = queue.config
-    if config.max_messages and queue.total >= config.max_messages:
+def _accept(state: State, queue: Queue, item: EnqueueRequest, now: Now, effects: Effects) -> str:
+    """Store one message and return its id. Whatever most messages do not need is asked for first."""
+    if queue.max_messages and queue.total >= queue.max_messages:
         raise QueueFull(f'queue "{queue.name}" holds {queue.total} messages, its maximum')
-    due_ns, expires_ns = _times(state, queue, item, now)
+    due_ns = expires_ns = 0
+    if item.delay_ms or item.ttl_ms or queue.default_ttl_ms or item.HasField("deliver_at"):
+        due_ns, expires_ns = _times(state, queue, item, now)
     idempotency_key = item.idempotency_key
     if idempotency_key:
         seen = _seen(state, queue, idempotency_key, now)
         if seen is not None:
             queue.counters.duplicates += 1
             return Duplicate(seen)
-    lane, weight = _lane(state, queue, item, now)
-    number = state.number()
+        item.ClearField("idempotency_key")
+    fairness_key = item.fairness_key
+    weight = item.weight
+    if fairness_key:
+        if len(fairness_key) > _SHORT:
+            check_key("fairness_key", fairness_key, state.options.limits)
+        item.ClearField("fairness_key")
+    else:
+        fairness_key = DEFAULT_KEY
+    if weight:
+        check_weight(weight)
+        item.ClearField("weight")
+    lane_key = PLAIN
+    if item.throttle_keys or item.throttle_cost:
+        lane_key = _lane_key(item, state.options.limits)
+
+    number = state.next_number
+    state.next_number = number + 1
     message_id = f"{state.prefix}{number:012x}"
-    body = _body(item, message_id)
-    if len(body) > queue.largest:
-        queue.largest = len(body)
+    # Tags 1 to 3 of a request are those of a message, with the id where the queue was.
+    item.queue = message_id
+    body = item.SerializeToString()
+    size = len(body)
+    if size > state.surely_small:
+        check_size(item, state.options.limits)
+    if queue.hooks is not None and queue.hooks.has_enqueue:
+        fairness_key, weight, lane_key = _ask_hook(queue, item, now)
+    if size > queue.largest:
+        queue.largest = size
+
+    lane = queue.lane(fairness_key, weight, lane_key, state.throttles)
     key = queue.prefix + records.u64(number)
     if due_ns or expires_ns:
         value = _store_special(state, lane, weight, key, message_id, body, due_ns, expires_ns, now)
     else:
         value = lane.record_head(state.stamp, weight) + body
-        _store_plain(state, lane, number, key, message_id, body, value)
+        if state.hot_bytes > state.options.scheduler.hot_bytes:
+            state.unwritten[key] = value  # born cold: memory keeps its number only
+            state.push(lane, number)
+        else:
+            state.hot_bytes += size
+            state.push(lane, Message(key, message_id, body, lane, state.stamp, number))
+        state.dirty[queue] = None
     effects.writes.append((Column.MESSAGES, key, value))
     if idempotency_key:
         _remember(state, queue, idempotency_key, message_id, now, effects)
     queue.counters.enqueued += 1
     return message_id
-
-
-def _store_plain(
-    state: State, lane: Lane, number: int, key: bytes, message_id: str, body: bytes, value: bytes
-) -> None:
-    if state.hot_bytes > state.options.scheduler.hot_bytes:
-        state.unwritten[key] = value  # born cold: memory keeps its number only
-        state.push(lane, number)
-    else:
-        state.hot_bytes += len(body)
-        state.push(lane, Message(key, message_id, body, lane, state.stamp, number))
-    state.dirty[lane.key.queue] = None
 
 
 def _store_special(
@@ -126,7 +149,7 @@ def _store_special(
 
 
 def _times(state: State, queue: Queue, item: EnqueueRequest, now: Now) -> tuple[int, int]:
-    """Return the wall times before which the message is not delivered and at which it is dropped."""
+    """Return the wall times before which a message is not delivered and when it is dropped."""
     limits = state.options.limits
     due_ns = expires_ns = 0
     delay_ms = item.delay_ms
@@ -148,7 +171,7 @@ def _times(state: State, queue: Queue, item: EnqueueRequest, now: Now) -> tuple[
     if ttl_ms:
         item.ClearField("ttl_ms")
     else:
-        ttl_ms = queue.config.default_ttl_ms
+        ttl_ms = queue.default_ttl_ms
     if ttl_ms:
         if ttl_ms > limits.max_ttl_ms:
             raise InvalidArgument(f"ttl_ms {ttl_ms} exceeds {limits.max_ttl_ms}")
@@ -156,48 +179,38 @@ def _times(state: State, queue: Queue, item: EnqueueRequest, now: Now) -> tuple[
     return due_ns, expires_ns
 
 
-def _lane(state: State, queue: Queue, item: EnqueueRequest, now: Now) -> tuple[Lane, int]:
-    """Return the message's lane and the weight it gives its key (0 for none), by hook or by request."""
-    limits = state.options.limits
-    fairness_key = item.fairness_key
-    weight = item.weight
-    keys: tuple[str, ...] = ()
-    cost = item.throttle_cost
-    if fairness_key:
-        if len(fairness_key) * 4 > limits.max_fairness_key_bytes:
-            check_key("fairness_key", fairness_key, limits)
-        item.ClearField("fairness_key")
-    else:
-        fairness_key = DEFAULT_KEY
-    if weight:
-        if weight > MAX_WEIGHT:
-            raise InvalidArgument(f"weight {weight} is not between 1 and {MAX_WEIGHT}")
-        item.ClearField("weight")
-    if cost:
-        if cost > MAX_COST:
-            raise InvalidArgument(f"throttle_cost {cost} is not between 1 and {MAX_COST}")
-        item.ClearField("throttle_cost")
-    if item.throttle_keys:
-        keys = _throttle_keys(item, limits)
-        item.ClearField("throttle_keys")
-    check_size(item, limits)
-    hooks = queue.hooks
-    if hooks is not None and hooks.has_enqueue:
-        decision = hooks.on_enqueue(item.headers, len(item.payload), now.mono_ns)
-        if decision is None:
-            fairness_key, weight, keys, cost = DEFAULT_KEY, 1, (), 1
-        else:
-            fairness_key, weight, keys, cost = decision  # type: ignore[misc]
-    return queue.lane(fairness_key, weight, keys, cost or 1, state.throttles), weight
-
-
-def _throttle_keys(item: EnqueueRequest, limits: LimitsConfig) -> tuple[str, ...]:
+def _lane_key(item: EnqueueRequest, limits: LimitsConfig) -> LaneKey:
     keys = tuple(sorted(set(item.throttle_keys)))
     if len(keys) > limits.max_throttle_keys:
         raise InvalidArgument(f"{len(keys)} throttle_keys exceed {limits.max_throttle_keys}")
     for key in keys:
         check_key("throttle_keys", key, limits)
-    return keys
+    cost = item.throttle_cost
+    if cost > MAX_COST:
+        raise InvalidArgument(f"throttle_cost {cost} is not between 1 and {MAX_COST}")
+    item.ClearField("throttle_keys")
+    item.ClearField("throttle_cost")
+    return (keys, cost or 1) if keys else PLAIN
+
+
+def _ask_hook(queue: Queue, item: EnqueueRequest, now: Now) -> tuple[str, int, LaneKey]:
+    """Return the fairness key, weight and lane that the queue's hook decides on."""
+    assert queue.hooks is not None
+    decision = queue.hooks.on_enqueue(item.headers, len(item.payload), now.mono_ns)
+    if decision is None:
+        return DEFAULT_KEY, 1, PLAIN
+    if not decision.throttle_keys:
+        return decision.fairness_key, decision.weight, PLAIN
+    return (
+        decision.fairness_key,
+        decision.weight,
+        (decision.throttle_keys, decision.throttle_cost or 1),
+    )
+
+
+def check_weight(weight: int) -> None:
+    if weight > MAX_WEIGHT:
+        raise InvalidArgument(f"weight {weight} is not between 1 and {MAX_WEIGHT}")
 
 
 def check_key(field: str, key: str, limits: LimitsConfig) -> None:
@@ -205,7 +218,8 @@ def check_key(field: str, key: str, limits: LimitsConfig) -> None:
     size = len(key.encode())
     if not 1 <= size <= limits.max_fairness_key_bytes:
         raise InvalidArgument(
-            f'{field} "{shown(key)}" has {size} bytes; 1 to {limits.max_fairness_key_bytes} are allowed'
+            f'{field} "{shown(key)}" has {size} bytes;'
+            f" 1 to {limits.max_fairness_key_bytes} are allowed"
         )
 
 
@@ -213,32 +227,26 @@ def check_size(item: EnqueueRequest, limits: LimitsConfig) -> None:
     """Refuse a payload or headers beyond the limits."""
     payload = len(item.payload)
     if payload > limits.max_payload_bytes:
-        raise MessageTooLarge(f"payload has {payload} bytes; the limit is {limits.max_payload_bytes}")
+        raise MessageTooLarge(
+            f"payload has {payload} bytes; the limit is {limits.max_payload_bytes}"
+        )
     headers = item.headers
-    count = len(headers)
-    if count > limits.max_headers:
-        raise MessageTooLarge(f"{count} headers exceed the limit of {limits.max_headers}")
-    if count and item.ByteSize() - payload > limits.max_header_bytes:
-        size = sum(len(k.encode()) + len(v.encode()) for k, v in headers.items())
+    if len(headers) > limits.max_headers:
+        raise MessageTooLarge(f"{len(headers)} headers exceed the limit of {limits.max_headers}")
+    if headers:
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
         if size > limits.max_header_bytes:
             raise MessageTooLarge(
                 f"headers have {size} bytes; the limit is {limits.max_header_bytes}"
             )
 
 
-def _body(item: EnqueueRequest, message_id: str) -> bytes:
-    """Encode what consumers will get. Tags 1 to 3 of a request are those of a message, id for queue."""
-    if item.idempotency_key:
-        item.ClearField("idempotency_key")
-    item.queue = message_id
-    return item.SerializeToString()
-
-
-# --- Idempotency keys ------------------------------------------------------------------------------
+# --- Idempotency keys
+# ------------------------------------------------------------------------------
 
 
 def _seen(state: State, queue: Queue, idempotency_key: str, now: Now) -> str | None:
-    """Return the message that an earlier enqueue with this key made, if the window is still open."""
+    """Return the message that an enqueue with this key made within the window."""
     encoded = idempotency_key.encode()
     limit = state.options.limits.max_idempotency_key_bytes
     if len(encoded) > limit:
@@ -266,11 +274,9 @@ def _remember(
 
 def forget_seen(state: State, cursor: bytes, now: Now, effects: Effects) -> bytes:
     """Drop expired idempotency keys, a slice at a time; return where the next slice starts."""
-    looked = 0
-    for key, value in state.read.scan(Column.IDEMPOTENCY, cursor, b"\xff" * 5):
+    for looked, (key, value) in enumerate(state.read.scan(Column.IDEMPOTENCY, cursor, _END)):
         if looked == _SWEEP_SLICE:
             return key
-        looked += 1
         if SeenKey.FromString(value).expires_at_ns <= now.wall_ns:
             effects.writes.append((Column.IDEMPOTENCY, key, None))
     return b""

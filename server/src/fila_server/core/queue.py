@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""One queue's state: its settings, its fairness keys, its leases and delayed messages, its consumers.
+"""One queue's state: its settings, its fairness keys, its leases and delayed messages, its
+consumers.
 
 Transitions of a message, and where each is made:
 
@@ -16,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from fila.v1.admin_pb2 import QueueConfig
-from fila_server.core.lane import FairnessKey, Lane
+from fila_server.core.lane import FairnessKey, Lane, LaneKey
 from fila_server.core.message import Message
 from fila_server.core.records import queue_prefix
 from fila_server.core.records_pb2 import StoredQueue
@@ -114,8 +115,11 @@ class Queue:
         self.hooks: Hooks | None = None
         self.paused = False
         self.paused_keys: set[str] = set()
+        # From `config` and the broker's defaults; plain numbers, because they are read per message.
         self.quantum = 1
         self.visibility_ms = 0
+        self.max_messages = 0
+        self.default_ttl_ms = 0
 
         self.keys: dict[str, FairnessKey] = {}
         self.ring: deque[FairnessKey] = deque()
@@ -147,14 +151,7 @@ class Queue:
             dead_letter_of=self.dead_letter_of,
         )
 
-    def lane(
-        self,
-        fairness_key: str,
-        weight: int,
-        throttle_keys: tuple[str, ...],
-        cost: int,
-        throttles: Throttles,
-    ) -> Lane:
+    def lane(self, fairness_key: str, weight: int, lane_key: LaneKey, throttles: Throttles) -> Lane:
         """Return the lane for such messages, making it and its key when they are the first."""
         key = self.keys.get(fairness_key)
         if key is None:
@@ -162,16 +159,16 @@ class Queue:
             self.keys[fairness_key] = key
         elif weight and weight != key.weight and fairness_key not in self.weights:
             key.weight = weight
-        lane = key.lanes.get((throttle_keys, cost))
+        lane = key.lanes.get(lane_key)
         if lane is None:
-            lane = key.lanes[(throttle_keys, cost)] = Lane(key, throttle_keys, cost)
-            if throttle_keys and not self.dead_letter_of:
-                lane.limiters = throttles.limiters_of(throttle_keys)
+            lane = key.lanes[lane_key] = Lane(key, lane_key)
+            if lane.throttle_keys and not self.dead_letter_of:
+                lane.limiters = throttles.limiters_of(lane.throttle_keys)
         return lane
 
     def dropped(self, lane: Lane) -> None:
-        """Forget a lane that has become empty, and its key with the last lane: idle keys cost nothing."""
+        """Forget an empty lane, and its key with the last one: idle keys cost nothing."""
         key = lane.key
-        del key.lanes[(lane.throttle_keys, lane.cost)]
+        del key.lanes[lane.lane_key]
         if not key.lanes:
             del self.keys[key.name]

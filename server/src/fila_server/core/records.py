@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What the bytes in the store and on the wire mean: keys, stored messages, delivery frames.
 
-A stored message is its head, framed as field 20, and then its body: id, headers and payload encoded as
-fields 1 to 3 of fila.v1.Message. A delivery is the same body followed by metadata (4) and timestamps (5).
-So enqueueing encodes a message once, and delivering concatenates bytes.
+A stored message is its head, framed as field 20, and then its body: id, headers and payload
+encoded as fields 1 to 3 of fila.v1.Message. A delivery is the same body followed by metadata (4)
+and timestamps (5). So enqueueing encodes a message once, and delivering concatenates bytes.
 """
 
 import struct
@@ -67,7 +67,8 @@ def frame_prefix(length: int) -> bytes:
     return _FRAME_PREFIXES[length] if length < 4096 else b"\n" + varint(length)
 
 
-# --- Heads -----------------------------------------------------------------------------------------
+# --- Heads
+# -----------------------------------------------------------------------------------------
 
 
 def stamp(wall_ns: int) -> bytes:
@@ -125,7 +126,8 @@ def body_id(body: bytes) -> str:
     return StoredMessage.FromString(body).id
 
 
-# --- Deliveries ------------------------------------------------------------------------------------
+# --- Deliveries
+# ------------------------------------------------------------------------------------
 
 
 def lane_metadata(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fila_server.core import dead_letter, records, settings
 from fila_server.core.clock import NS_PER_MS, Now
-from fila_server.core.lane import Lane
+from fila_server.core.lane import Lane, lane_key_of
 from fila_server.core.message import Grant, Message
 from fila_server.core.queue import Queue
 from fila_server.core.records_pb2 import Head, Lease, Retry, StoredQueue
@@ -79,7 +79,7 @@ def _queues(state: State) -> dict[int, Queue]:
 
 
 def _config(state: State, now: Now) -> None:
-    """Load runtime configuration and put it to work, with buckets as full as they would be by now."""
+    """Load runtime configuration and put it to work, with buckets as full as by now."""
     for key, value in state.read.scan(Column.STATE, records.CONFIG, b"d"):
         state.config[key[1:].decode()] = value.decode()
     for key_text in list(state.config):
@@ -162,7 +162,9 @@ def _messages(
     """Put every stored message of a queue in its place."""
     count = 0
     plain: dict[bytes, tuple[Head, Lane]] = {}  # by head: most messages share theirs
-    late: dict[Lane, list[Message]] = {}  # retried ones: their place is not where the scan finds them
+    late: dict[
+        Lane, list[Message]
+    ] = {}  # retried ones: their place is not where the scan finds them
     pending: dict[Lane, list[int]] = {}
     for key, value in state.read.scan(Column.MESSAGES, *records.queue_range(queue.number)):
         count += 1
@@ -171,9 +173,7 @@ def _messages(
         known = plain.get(head_bytes)
         if known is None:
             head = Head.FromString(head_bytes)
-            keys = tuple(head.throttle_keys)
-            cost = head.throttle_cost or 1
-            lane = queue.lane(head.fairness_key, head.weight, keys, cost, state.throttles)
+            lane = queue.lane(head.fairness_key, head.weight, lane_key_of(head), state.throttles)
             known = plain[head_bytes] = (head, lane)
         head, lane = known
         if head.weight and head.fairness_key not in queue.weights:
@@ -200,9 +200,7 @@ def _messages(
     return count
 
 
-def _message(
-    key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None
-) -> Message:
+def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
     message = Message(key, records.body_id(body), None, lane, stamp, records.key_number(key))
     if retry is not None:
         message.attempt = retry.attempt_count

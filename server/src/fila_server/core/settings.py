@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Runtime configuration that acts on the scheduler: what a key means, and what changing it does.
 
-    throttle:<key>:rate      tokens per second         throttle.<key>   "rate,burst", the same in one entry
+    throttle:<key>:rate      tokens per second; throttle.<key> = "rate,burst" is the same bucket
     throttle:<key>:burst     most tokens in the bucket (default: one second's worth, at least 1)
     concurrency:<key>:limit  most leased messages with that throttle key
     weight:<queue>:<key>     the share of a fairness key; wins over what enqueues say
 
-Where both spellings of a throttle are set, the long one wins, field by field. Any other key is only for
-hooks to read.
+Where both spellings of a throttle are set, the long one wins, field by field. Any other key is
+only for hooks to read.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _whole(key: str, text: str, high: int) -> int:
     return int(text)
 
 
-# --- Effects ---------------------------------------------------------------------------------------
+# --- Effects
+# ---------------------------------------------------------------------------------------
 
 
 def apply(state: State, setting: Setting, now: Now) -> None:

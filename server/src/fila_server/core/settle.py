@@ -20,6 +20,7 @@ from fila_server.storage.api import Column
 if TYPE_CHECKING:
     from fila.v1.service_pb2 import NackRequest
     from fila_server.core.effects import Effects
+    from fila_server.core.lane import LaneKey
     from fila_server.core.queue import Queue
 
 _HOUR_MS = 3_600_000
@@ -60,7 +61,7 @@ def ack(state: State, command: Ack, now: Now, effects: Effects) -> None:
 
 
 def release(state: State, message: Message, grant: Grant, effects: Effects) -> None:
-    """End the message's lease: give back credit and concurrency, and drop a grant that is used up."""
+    """End a lease: give back credit and concurrency, and drop a grant that is used up."""
     queue = grant.queue
     del queue.leases[message.id]
     message.grant = None
@@ -119,23 +120,32 @@ def _back_off(
     now: Now,
     effects: Effects,
 ) -> None:
-    """Backpressure: the message waits, no attempt is counted, and its throttle key may rest for all."""
+    """Backpressure: the message waits, no attempt counts, its throttle key may rest for all."""
     limits = state.options.limits
     if item.retry_after_ms > limits.max_delay_ms:
-        raise InvalidArgument(
-            f"retry_after_ms {item.retry_after_ms} exceeds {limits.max_delay_ms}"
-        )
+        raise InvalidArgument(f"retry_after_ms {item.retry_after_ms} exceeds {limits.max_delay_ms}")
     until_ns = now.mono_ns + item.retry_after_ms * NS_PER_MS
     if item.throttle_key:
         if item.throttle_key not in message.lane.throttle_keys:
             raise InvalidArgument(
-                f'throttle_key "{shown(item.throttle_key)}" is not one of the message\'s throttle keys'
+                f'throttle_key "{shown(item.throttle_key)}" is not one that the message carries'
             )
         limiter = ensure(state, item.throttle_key)
         limiter.paused_until_ns = max(limiter.paused_until_ns, until_ns)
         state.throttles.touched[limiter] = None
     release(state, message, grant, effects)
-    requeue(state, message, message.attempt, item.error, item.retry_after_ms, now, effects)
+    if not _has_outlived(state, message, now, effects):
+        requeue(state, message, message.attempt, item.error, item.retry_after_ms, now, effects)
+
+
+def _has_outlived(state: State, message: Message, now: Now, effects: Effects) -> bool:
+    """Drop a released message whose time to live passed while it was leased."""
+    extra = message.extra
+    if extra is None or not extra.expires_ns or extra.expires_ns > now.wall_ns:
+        return False
+    drop(state, message, effects)
+    message.lane.key.queue.counters.timed_out += 1
+    return True
 
 
 def _fail(
@@ -149,10 +159,7 @@ def _fail(
 ) -> bool:
     """Decide what becomes of a message after a failed delivery. Return True if it was moved."""
     error = error.encode()[: state.options.limits.max_error_bytes].decode(errors="ignore")
-    extra = message.extra
-    if extra is not None and extra.expires_ns and now.wall_ns >= extra.expires_ns:
-        drop(state, message, effects)
-        queue.counters.timed_out += 1
+    if _has_outlived(state, message, now, effects):
         return False
     attempts = message.attempt + 1
     config = queue.config
@@ -279,7 +286,7 @@ def close_consumer(state: State, command: CloseConsumer, now: Now, effects: Effe
     if consumer.is_available:
         queue.available.remove(consumer)
         consumer.is_available = False
-    by_lane: dict[tuple[str, tuple[str, ...], int], list[Message]] = {}
+    by_lane: dict[tuple[str, LaneKey], list[Message]] = {}
     for grant in command.unsent:
         for message in list(grant.messages):
             if message.grant is grant:
@@ -290,10 +297,9 @@ def close_consumer(state: State, command: CloseConsumer, now: Now, effects: Effe
                         limiter.in_flight += 1  # release() takes it off again
                         state.throttles.touched[limiter] = None
                 release(state, message, grant, effects)
-                by_lane.setdefault((lane.key.name, lane.throttle_keys, lane.cost), []).append(
-                    message
-                )
                 queue.counters.delivered -= 1
+                if not _has_outlived(state, message, now, effects):
+                    by_lane.setdefault((lane.key.name, lane.lane_key), []).append(message)
     for messages in by_lane.values():
         state.put_back(messages)
 
@@ -329,6 +335,4 @@ def _not_leased(state: State, queue: Queue, message_id: str, token: str) -> Fila
 
 
 def _stale(message_id: str) -> FilaError:
-    return LeaseExpired(
-        f'the lease of message "{shown(message_id)}" under this token has ended'
-    )
+    return LeaseExpired(f'the lease of message "{shown(message_id)}" under this token has ended')

@@ -45,11 +45,18 @@ class HookFactory(Protocol):
 class State:
     """Everything the broker knows."""
 
-    def __init__(self, config: Config, read: Reader, compile_hooks: HookFactory, nonce: int) -> None:
+    def __init__(
+        self, config: Config, read: Reader, compile_hooks: HookFactory, nonce: int
+    ) -> None:
         self.options = config
         self.read = read
         self.compile_hooks = compile_hooks
         self.nonce = nonce  # 26 random bits that tell this run's message ids from others'
+        # A body of at most this many bytes breaks no limit: a header takes 7 bytes or more.
+        limits = config.limits
+        self.surely_small = min(
+            limits.max_payload_bytes, limits.max_header_bytes, limits.max_headers * 7
+        )
         self.queues: dict[str, Queue] = {}
         self.config: dict[str, str] = {}
         self.throttles = Throttles()
@@ -135,7 +142,7 @@ class State:
         was = message.lane
         queue = was.key.queue
         weight = 0 if was.key.name in queue.keys else was.key.weight
-        return queue.lane(was.key.name, weight, was.throttle_keys, was.cost, self.throttles)
+        return queue.lane(was.key.name, weight, was.lane_key, self.throttles)
 
     def take_out(self, message: Message) -> None:
         """Remove a pending message from its lane."""
@@ -174,7 +181,7 @@ class State:
         self.delayed.push(now.mono_at(due_ns), message.order, message)
 
     def limit_life(self, message: Message, expires_ns: int, now: Now) -> None:
-        """Drop the message when the wall clock is expected to show `expires_ns`, unless it is settled."""
+        """Drop the message when the wall clock should show `expires_ns`, unless it is settled."""
         message.details().expires_ns = expires_ns
         self.expiring.push(now.mono_at(expires_ns), message.order, message)
 
@@ -193,7 +200,9 @@ class State:
         for key, value in zip(keys, values, strict=True):
             known = self.unwritten.get(key, value)
             if known is None:
-                raise StorageFailed(f'message {key.hex()} of queue "{queue.name}" is missing on disk')
+                raise StorageFailed(
+                    f'message {key.hex()} of queue "{queue.name}" is missing on disk'
+                )
             found.append(known)
         return found
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Limiters: one per throttle key, with a token bucket, a concurrency limit and those who wait for it.
+"""Limiters: one per throttle key, with a token bucket, a concurrency limit and those who wait for
+it.
 
-A lane that meets an exhausted limiter is parked in the line of its queue at that limiter, and nothing
-looks at it again until the limiter can let something through. Then as many deliveries are passed to
-the front of the line as the limiter has room for, not to everybody. Each lane in line gets its fairness
-key's weight per turn, so tenants share a bucket by weight. A woken lane takes from all its limiters or
-from none, and parks at the one that is empty.
+A lane that meets an exhausted limiter is parked in the line of its queue at that limiter, and
+nothing looks at it again until the limiter can let something through. Then as many deliveries are
+passed to the front of the line as the limiter has room for, not to everybody. Each lane in line
+gets its fairness key's weight per turn, so tenants share a bucket by weight. A woken lane takes
+from all its limiters or from none, and parks at the one that is empty.
 
-The bucket is kept as the time at which it will be full again (the "theoretical arrival time" of GCRA):
-one integer, exact, and easy to store. Times here are picoseconds on the monotonic clock, so that
-rates above a million per second stay exact.
+The bucket is kept as the time at which it will be full again (the "theoretical arrival time" of
+GCRA): one integer, exact, and easy to store. Times here are picoseconds on the monotonic clock,
+so that rates above a million per second stay exact.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ class Throttles:
 
     def __init__(self) -> None:
         self.limiters: dict[str, Limiter] = {}
-        self.timers: list[tuple[int, str]] = []  # heap of (time, limiter name); stale ones are skipped
+        self.timers: list[
+            tuple[int, str]
+        ] = []  # heap of (time, limiter name); stale ones are skipped
         self.touched: dict[Limiter, None] = {}  # buckets to store with this group
 
     def limiters_of(self, throttle_keys: tuple[str, ...]) -> tuple[Limiter, ...]:

@@ -140,11 +140,11 @@ local function plain(t, name)
   return n
 end
 
+-- Returns how many elements lie between two indexes, which C also takes as floats and numerals.
 local function span(i, j)
-  if number_type(i) == "integer" and number_type(j) == "integer" and j >= i then
-    return j - i + 1.0
-  end
-  return 0
+  i, j = tonumber(i), tonumber(j)
+  if not (i and j and j >= i) then return 0 end
+  return j + 0.0 - i + 1
 end
 
 local function less(a, b) return a < b end
@@ -185,7 +185,7 @@ function T.move(a, f, e, t, b)
   plain(a, "move")
   if b ~= nil then plain(b, "move") end
   local n = span(f, e)
-  if n > 65536 or n < 0 then error("too many elements to move", 2) end
+  if n > 65536 then error("too many elements to move", 2) end
   charge(n * 16)
   return move(a, f, e, t, b)
 end

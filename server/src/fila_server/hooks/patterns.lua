@@ -1,19 +1,34 @@
 -- SPDX-License-Identifier: AGPL-3.0-only
 -- How long Lua's pattern matcher can take, without running it.
 --
--- The matcher backtracks inside C, where no hook can stop it. The bound computed here is a
--- polynomial in N = subject length + 1: a list of coefficients from N^0 up, built from the
--- pattern's last item to its first. Limits are not its business.
+-- The matcher backtracks inside C, where no hook can stop it. It goes through the items of a pattern
+-- from left to right and, when the rest fails, back to the last item that has another way to match.
+-- So the work is bounded from the last item to the first by two amounts:
+--   fail   the most that an attempt costs which fails in the end: a polynomial in N = bytes + 1, as
+--          a list of coefficients from N^0 up. Going back repeats this, and only this.
+--   done   what the one attempt that succeeds costs on top, in the same form, with N = the bytes
+--          that it takes + 1.
+-- One unit is one step of the matcher. Limits are not its business.
 local byte, char, sub, find, gsub = string.byte, string.char, string.sub, string.find, string.gsub
 local concat, error = table.concat, error
 
-local SINGLE, OPTIONAL, REPEATED, LINEAR, FIXED = 1, 2, 3, 4, 5
+-- What an item does: take one byte of a class, perhaps one, any number of them; check something at
+-- a cost that is linear in the subject; check one position; begin or end a capture.
+local SINGLE, OPTIONAL, REPEATED, LINEAR, POSITION, CAPTURE = 1, 2, 3, 4, 5, 6
 
 local EVERY_BYTE = {}
 for i = 0, 255 do EVERY_BYTE[i + 1] = char(i) end
 EVERY_BYTE = concat(EVERY_BYTE)
 
--- The cost of trying once at every length up to N; the sum of m^k for m <= N is at most
+local function add(poly, degree, amount)
+  poly[degree + 1] = (poly[degree + 1] or 0) + amount
+end
+
+local function add_all(poly, other)
+  for i = 1, #other do add(poly, i - 1, other[i]) end
+end
+
+-- The cost of failing at every length up to N: the sum of m^k for m <= N is at most
 -- N^(k+1)/(k+1) + N^k.
 local function at_every_length(poly)
   local out = { 0 }
@@ -24,10 +39,6 @@ local function at_every_length(poly)
   return out
 end
 
-local function add(poly, degree, amount)
-  poly[degree + 1] = (poly[degree + 1] or 0) + amount
-end
-
 -- True if no byte belongs to both classes.
 local function disjoint(a, b)
   local without_a = gsub(EVERY_BYTE, a, "")
@@ -36,7 +47,7 @@ local function disjoint(a, b)
   return left == all
 end
 
--- Reads the class of one byte at i as the matcher does. Returns where it ends and a pattern for it.
+-- Reads a class of bytes at i as the matcher does. Returns where it ends and a pattern for it.
 local function read_class(p, i)
   local c = byte(p, i)
   if c == 37 then -- %x
@@ -58,16 +69,17 @@ local function read_class(p, i)
   return i + 1, find(literal, "%w") and literal or "%" .. literal
 end
 
--- Reads one item at i. Returns where the next one starts, its kind, whether it can fail, and its
--- class, if it has one.
+-- Reads one item at i. Returns where the next one starts, what it does, whether it can fail on its
+-- own, and its class, if it has one.
 local function read_item(p, i)
   local c, d = byte(p, i), byte(p, i + 1)
-  if c == 40 or c == 41 then return i + 1, FIXED, false end -- ( )
-  if c == 36 and i == #p then return i + 1, FIXED, true end -- $
+  if c == 40 or c == 41 then return i + 1, CAPTURE, false end -- ( )
+  if c == 36 and i == #p then return i + 1, POSITION, true, "$" end
   if c == 37 and d == 98 then return i + 4, LINEAR, true end -- %bxy
   if c == 37 and d == 102 then -- %f[set]
     if byte(p, i + 2) ~= 91 then error("malformed pattern (missing '[' after '%f')", 0) end
-    return read_class(p, i + 2), FIXED, true
+    local after, class = read_class(p, i + 2)
+    return after, POSITION, true, class
   end
   if c == 37 and d and d >= 48 and d <= 57 then return i + 2, LINEAR, true end -- %1
   local after, class = read_class(p, i)
@@ -78,56 +90,78 @@ local function read_item(p, i)
   return after, SINGLE, true, class
 end
 
--- Returns the cost of one attempt with an item put before those that `poly` stands for.
--- `guard` is the class that the byte after the item must have, or nil.
-local function with_item(poly, kind, class, rest_can_fail, guard, guard_weight)
-  local weight = class and 1 + #class or 2 -- a set is searched byte by byte
-  if kind == LINEAR then
-    add(poly, 1, 1)
-  elseif kind == SINGLE or kind == FIXED then
-    add(poly, 0, weight)
-  elseif not rest_can_fail then -- nothing after the item can send the matcher back to it
-    add(poly, kind == REPEATED and 1 or 0, weight)
-  elseif guard and disjoint(class, guard) then -- sent back, the matcher fails at once
-    add(poly, kind == REPEATED and 1 or 0, weight + guard_weight)
-  elseif kind == OPTIONAL then
-    for i = 1, #poly do poly[i] = 2 * poly[i] end
-    add(poly, 0, weight)
-  else
-    poly = at_every_length(poly)
-    add(poly, 1, weight)
+local function read(p)
+  local items = {}
+  local i = byte(p, 1) == 94 and 2 or 1
+  while i <= #p do
+    local after, kind, can_fail, class = read_item(p, i)
+    items[#items + 1] = { kind = kind, can_fail = can_fail, class = class }
+    i = after
   end
-  return poly
+  return items
+end
+
+-- A set is searched byte by byte.
+local function steps_of(item) return 2 + #(item.class or "") end
+
+-- Returns the cost of failing with an item put before a rest that can fail at cost `fail`.
+-- `guard` is a class that the byte after the item must have, or nil.
+local function before_rest(fail, item, guard, guard_steps)
+  local kind, steps = item.kind, steps_of(item)
+  if kind == LINEAR then
+    add(fail, 1, 1)
+  elseif kind == POSITION then
+    add(fail, 0, 2 * steps)
+  elseif kind == SINGLE or kind == CAPTURE then
+    add(fail, 0, steps)
+  elseif guard and disjoint(item.class, guard) then -- once sent back, the matcher fails at once
+    add(fail, kind == REPEATED and 1 or 0, steps + guard_steps)
+  elseif kind == OPTIONAL then
+    for i = 1, #fail do fail[i] = 2 * fail[i] end
+    add(fail, 0, steps)
+  else
+    fail = at_every_length(fail)
+    add(fail, 1, steps)
+  end
+  return fail
 end
 
 -- Returns the cost of one attempt, and of attempts from every position of the subject. Raises an
 -- error that says why if the matcher could not read the pattern.
 return function(p)
-  local kinds, can_fail, classes, count = {}, {}, {}, 0
-  local i = byte(p, 1) == 94 and 2 or 1
-  while i <= #p do
-    count = count + 1
-    i, kinds[count], can_fail[count], classes[count] = read_item(p, i)
-  end
-  local poly, rest_can_fail, guard, guard_weight = { 1 }, false, nil, 0
-  -- True if an attempt that gets beyond the leading single bytes cannot fail any more.
-  local sure = true
-  for k = count, 1, -1 do
-    local kind, class = kinds[k], classes[k]
-    if kind == LINEAR or (kind ~= SINGLE and kind ~= FIXED and rest_can_fail) then sure = false end
-    poly = with_item(poly, kind, class, rest_can_fail, guard, guard_weight)
-    rest_can_fail = rest_can_fail or can_fail[k]
-    if class then
-      guard, guard_weight = can_fail[k] and class or nil, 3 + #class
-    elseif can_fail[k] then
-      guard = nil
+  local fail, done, guard, guard_steps = { 0 }, { 1 }, nil, 0
+  local rest_can_fail = false
+  local fits_end = true -- all items so far match nothing at the end of the subject
+  local items = read(p)
+  for k = #items, 1, -1 do
+    local item = items[k]
+    local kind, class = item.kind, item.class
+    if kind == REPEATED and class == "." and fits_end and rest_can_fail then
+      -- It can always take everything, but may try the rest at every position before that.
+      add_all(done, at_every_length(fail))
+      rest_can_fail, fail = false, { 0 }
+    end
+    if rest_can_fail or kind == LINEAR or kind == POSITION then
+      fail = before_rest(fail, item, guard, guard_steps)
     else
-      guard_weight = guard_weight + 2 -- a capture is opened or closed before the guard is seen
+      local steps = steps_of(item)
+      if item.can_fail then add(fail, 0, steps) end
+      add(done, kind == REPEATED and 1 or 0, steps)
+    end
+    rest_can_fail = rest_can_fail or item.can_fail
+    fits_end = fits_end and (not item.can_fail or class == "$" and kind == POSITION)
+    if kind == CAPTURE then
+      guard_steps = guard_steps + 2
+    else
+      guard = item.can_fail and kind ~= POSITION and class or nil
+      guard_steps = 1 + steps_of(item)
     end
   end
-  if not sure then return poly, at_every_length(poly) end
-  -- What an attempt reads it also consumes, so the attempts together read the subject once.
-  local sum = 0
-  for k = 1, #poly do sum = sum + poly[k] end
-  return poly, { 0, sum }
+  -- The attempts that succeed take each byte at most once: the longest bounds them all, except for
+  -- what each costs at least, and what gsub then does with it.
+  local scan = at_every_length(fail)
+  add_all(scan, done)
+  add(scan, 1, done[1] + 20)
+  add_all(fail, done)
+  return fail, scan
 end

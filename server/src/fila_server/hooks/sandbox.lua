@@ -22,11 +22,12 @@ local set_hook, clock, collect = debug.sethook, os.clock, collectgarbage
 local sub, gsub, concat, unpack = string.sub, string.gsub, table.concat, table.unpack
 
 ---------------------------------------------------------------------------------------- the budget
--- The hook fires every `stride` instructions. One allocation per instruction near the memory limit
--- can cost one full collection each, so a heap of some size is watched more closely.
-local STRIDE, STRIDE_CLOSE = 200, 16
--- Reading the clock is a system call; scripts of fewer instructions than this never do.
-local STEPS_UNTIMED = 800
+-- The hook fires every STRIDE instructions. One instruction can cost a tenth of a millisecond (a
+-- long concatenation, a collection with the heap full), so this is also how late the end may come.
+local STRIDE = 100
+-- Reading the clock is a system call. While the heap is small no instruction takes long, so then it
+-- is read only this often, and never for a short script.
+local STEPS_PER_LOOK = 800
 -- Work inside C functions, in units of about a nanosecond, after which the clock is read.
 local UNITS_UNWATCHED = 16384
 
@@ -34,31 +35,20 @@ local TIME = "time limit exceeded"
 local MEMORY = "memory limit exceeded"
 local LUA_MEMORY = "not enough memory" -- Lua's own words, whoever raises them
 
-local steps, spent, started, stride = 0, 0, 0, STRIDE
+local steps, spent, started = 0, 0, 0
 local running = false -- true while the script has the word; nothing else is ever interrupted
 local exceeded = false -- or why the call must end; a script cannot catch it
-local heap_max_kib, heap_close_kib = 1 / 0, 1 / 0
-local tick
+local heap_small_kib, heap_max_kib = 1 / 0, 1 / 0
 
 local function exceed(why)
   exceeded = why
-  -- Handlers of to-be-closed variables still run; a short stride ends each of them soon.
-  stride = STRIDE_CLOSE
-  set_hook(tick, "", stride)
   error(why, 0)
 end
 
 local function look()
-  local heap_kib = collect("count")
-  if heap_kib > heap_max_kib then
+  if collect("count") > heap_max_kib then
     collect()
-    heap_kib = collect("count")
-    if heap_kib > heap_max_kib then exceed(MEMORY) end
-  end
-  local wanted = heap_kib > heap_close_kib and STRIDE_CLOSE or STRIDE
-  if wanted ~= stride then
-    stride = wanted
-    set_hook(tick, "", stride)
+    if collect("count") > heap_max_kib then exceed(MEMORY) end
   end
   if started == 0 then
     started = clock()
@@ -67,11 +57,11 @@ local function look()
   end
 end
 
-function tick()
+local function tick()
   if not running then return end
   if exceeded then error(exceeded, 0) end
-  steps = steps + stride
-  if steps < STEPS_UNTIMED and stride == STRIDE then return end
+  steps = steps + STRIDE
+  if steps % STEPS_PER_LOOK ~= 0 and collect("count") <= heap_small_kib then return end
   if steps > STEPS_MAX then exceed(TIME) end
   look()
 end
@@ -297,9 +287,10 @@ end
 
 function E.configure(key, value) config[key] = value end
 
--- Tells how large the heap may get, and from where on it is watched closely.
-function E.set_heap(close_bytes, max_bytes)
-  heap_close_kib, heap_max_kib = close_bytes / 1024, max_bytes / 1024
+function E.forget_headers() headers_meta.__index = {} end
+
+function E.set_heap(small_bytes, max_bytes)
+  heap_small_kib, heap_max_kib = small_bytes / 1024, max_bytes / 1024
 end
 
 ------------------------------------------------------------------------------------ close the door
@@ -307,6 +298,6 @@ end
 -- table, and with nothing in it lupa finds no traceback function to run on errors.
 local globals = _G
 for k in next, globals do globals[k] = nil end
-set_hook(tick, "", stride)
+set_hook(tick, "", STRIDE)
 collect("generational")
-return E.load, E.entry, E.configure, E.set_heap, finish
+return E.load, E.entry, E.configure, E.set_heap, E.forget_headers, finish

@@ -31,6 +31,8 @@ MEMORY_LIMIT_BYTES_MAX = 1024**3
 HEADERS_BYTES_MAX = 4 * 1024 * 1024
 # More than this does not fit the reserve with certainty and gets room of its own.
 ARGUMENTS_BYTES_MAX = RESERVE_BYTES // 2
+# What a script sees of a nack's text; the server keeps as much by default.
+NACK_BYTES_MAX = 4096
 # Header counts that get an entry point of their own.
 ENTRY_HEADERS_MAX = 16
 
@@ -62,9 +64,7 @@ class Sandbox:
                 f"hook memory limit of {memory_limit_bytes} bytes is not in "
                 f"{MEMORY_LIMIT_BYTES_MIN}..{MEMORY_LIMIT_BYTES_MAX}"
             )
-        self._script = Script(
-            _encoded(source, name), name, queue, timeout_ms, memory_limit_bytes
-        )
+        self._script = Script(_encoded(source, name), name, queue, timeout_ms, memory_limit_bytes)
         can_reach_fila = any(word in source for word in _WAYS_TO_FILA)
         self._config: dict[str, str] | None = dict(config) if can_reach_fila else None
         # None after the state was thrown away and a new one could not be built.
@@ -72,7 +72,7 @@ class Sandbox:
         try:
             self._state = LuaState(self._script, self._config or {})
         except ScriptFailed as failure:
-            raise InvalidScript(f"{name} script: {failure}") from None
+            raise InvalidScript(f"{name} script: {failure}") from failure
         self._types = self._state.types
 
     def defines(self, hook: int) -> bool:
@@ -89,9 +89,7 @@ class Sandbox:
                 f"{self._script.name} script: {HOOKS[hook]} is a {kind}, not a function"
             )
 
-    def call(
-        self, hook: int, fixed: tuple[bytes | int, ...], headers: Mapping[str, str]
-    ) -> Answer:
+    def call(self, hook: int, fixed: tuple[bytes | int, ...], headers: Mapping[str, str]) -> Answer:
         """Return the hook's answer: 0, then what sandbox.lua says for this hook.
 
         `fixed` is what the entry point takes before the headers, a few KiB at most. Raises
@@ -167,6 +165,14 @@ class Sandbox:
         if state.is_full():
             self._state = None
             raise ScriptFailed("memory limit exceeded: the script keeps too much between calls")
+
+
+def failure_arguments(
+    message_id: str, attempts: int, error: str, reason: str
+) -> tuple[bytes | int, ...]:
+    """Return what on_failure's entry point takes before the headers."""
+    said = error.encode("utf-8", "replace")[:NACK_BYTES_MAX]
+    return (message_id.encode(), attempts, said, reason.encode())
 
 
 def _encoded(source: str, name: str) -> bytes:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The gRPC server: ports, limits, health, reflection. What each limit defends against is in docs/internals/grpc.md."""
+"""The gRPC server: ports, limits, health, reflection. What each limit defends against is in
+docs/internals/grpc.md.
+"""
 
 from __future__ import annotations
 

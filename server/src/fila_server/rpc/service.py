@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""FilaService: producing, consuming, settling. Translates between the wire and the engine's commands.
+"""FilaService: producing, consuming, settling. Translates between the wire and the engine's
+commands.
 
-Batch answers are encoded by hand where every item succeeded: that is the common case and runs per message.
+Batch answers are encoded by hand where every item succeeded: that is the common case and runs per
+message.
 """
 
 from __future__ import annotations
@@ -205,7 +207,10 @@ def encode_results(results: Sequence[FilaError | None]) -> bytes:
 
 
 def handlers(service: Service) -> grpc.GenericRpcHandler:
-    """Return FilaService as gRPC registers it. Handlers that return bytes have encoded their answer."""
+    """Return FilaService as gRPC registers it.
+
+    Handlers that return bytes have encoded their answer.
+    """
 
     def unary(handler: Any, request: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(

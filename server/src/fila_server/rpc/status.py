@@ -59,7 +59,7 @@ Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 def guarded(handler: Handler) -> Handler:
-    """Run a unary handler inside the rim: errors become statuses, defects become INTERNAL and a log line."""
+    """Run a unary handler inside the rim: errors become statuses, defects INTERNAL."""
 
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """The engine: owns the broker, the clock and the store, and turns waiting commands into commits.
 
-Theory of operation. Commands wait in the inbox. A turn of the event loop takes all of them, lets the
-core handle them as one group, writes the group's batch without fsync, hands frames to consumers, and
-answers what needs no fsync. The rest is answered when the flusher reports. While a turn or an fsync is
-under way the next group piles up, so groups grow with load and an idle broker answers at once.
+Theory of operation. Commands wait in the inbox. A turn of the event loop takes all of them, lets
+the core handle them as one group, writes the group's batch without fsync, hands frames to
+consumers, and answers what needs no fsync. The rest is answered when the flusher reports. While a
+turn or an fsync is under way the next group piles up, so groups grow with load and an idle broker
+answers at once.
 
 A store that fails stops the engine for good: memory is ahead of the disk then, and only a restart
 brings them together again.
@@ -91,7 +92,8 @@ class Engine:
         self.failed = asyncio.Event()  # set when the store failed and the process must end
         self.timing = Timing()
 
-    # --- Life ---------------------------------------------------------------------------------------
+    # --- Life
+    # ---------------------------------------------------------------------------------------
 
     def start(self) -> Recovered:
         """Rebuild memory from the store and begin to take commands."""
@@ -124,10 +126,14 @@ class Engine:
         if self.failure is None:
             self._storage.close()
 
-    # --- Commands -----------------------------------------------------------------------------------
+    # --- Commands
+    # -----------------------------------------------------------------------------------
 
     async def ask(self, make: Callable[[Ticket], Command]) -> Any:
-        """Hand in a command and return its answer. Raises FilaError for one that was refused as a whole."""
+        """Hand in a command and return its answer.
+
+        Raises FilaError for one that was refused as a whole.
+        """
         if self.failure is not None:
             raise self.failure
         if self._closing:
@@ -164,7 +170,8 @@ class Engine:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    # --- One turn -----------------------------------------------------------------------------------
+    # --- One turn
+    # -----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -185,7 +192,10 @@ class Engine:
         self._set_timer()
 
     def _take_group(self) -> Sequence[Command]:
-        """Take what waits, up to a size. An Admin command may read the store, so it is a group of its own."""
+        """Take what waits, up to a size.
+
+        An Admin command may read the store, so it is a group of its own.
+        """
         inbox = self._inbox
         items = 0
         for count, command in enumerate(inbox):
@@ -245,13 +255,14 @@ class Engine:
             self._fail(failure)
 
     def _set_timer(self) -> None:
-        """Wake up when something happens by itself: a lease ends, a delay is over, a bucket refills."""
+        """Wake up when something happens by itself: a lease ends, a bucket refills."""
         if self._timer is not None:
             self._timer.cancel()
         wait_ns = self._broker.next_wake_ns() - self._clock().mono_ns
         self._timer = self._loop.call_later(max(0, wait_ns) / NS_PER_S, self._schedule)
 
-    # --- Failure ------------------------------------------------------------------------------------
+    # --- Failure
+    # ------------------------------------------------------------------------------------
 
     def _fail(self, error: StorageFailed) -> None:
         if self.failure is None:

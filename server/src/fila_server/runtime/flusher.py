@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """The flusher: the one other thread. It makes writes durable while the owner thread goes on.
 
-It spends its time inside fsync with the interpreter lock released. One fsync serves every group that
-was written before it began.
+It spends its time inside fsync with the interpreter lock released. One fsync serves every group
+that was written before it began.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Flusher:
         self._thread.start()
 
     def flush(self, done: Done) -> None:
-        """Make everything written so far durable, then call `done`, with an error if that failed."""
+        """Make everything written so far durable, then call `done`, with the error if it failed."""
         with self._condition:
             self._waiting.append(done)
             self._condition.notify()

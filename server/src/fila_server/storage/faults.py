@@ -9,6 +9,10 @@ from pathlib import Path
 
 from fila_server.errors import StorageFailed
 
+ACCEPT_LOSS = (
+    "put the missing files back, or start with --accept-data-loss to go on without what they held"
+)
+
 # The first row whose mark occurs in the text decides. What the system says comes first, because
 # RocksDB wraps it in words of its own.
 _ADVICE = (
@@ -21,9 +25,12 @@ _ADVICE = (
     ("Not a directory", "not a directory", "set server.data_dir to a directory"),
     ("File exists", "not a directory", "set server.data_dir to a directory"),
     ("/LOCK", "in use by another process", "stop it, or set server.data_dir to another directory"),
+    ("Missing WAL", "a log is missing", ACCEPT_LOSS),
+    ("Size mismatch: WAL", "a log was cut", ACCEPT_LOSS),
     ("Corruption", "damaged", "restore the directory from a copy"),
     ("No such file", "damaged: a file is missing", "restore the directory from a copy"),
     ("olumn famil", "damaged: a column is missing", "restore the directory from a copy"),
+    ("Write stall", "the disk cannot keep up", "check its health and space, then start again"),
     ("Input/output error", "the disk failed", "check the disk, then start again"),
 )
 

@@ -16,6 +16,7 @@ This module knows nothing of messages, nor of when to sync. `faults.py` reads Ro
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NoReturn, cast
 from weakref import WeakSet
 
@@ -31,15 +32,22 @@ from rocksdict import (
     RdictIter,
     ReadOptions,
     WriteBatch,
+    WriteOptions,
 )
 
 from fila_server.errors import StorageFailed
 from fila_server.storage.api import Column, Write
 from fila_server.storage.directory import Directory
-from fila_server.storage.faults import explain
+from fila_server.storage.faults import ACCEPT_LOSS, explain
 from fila_server.storage.watermark import Watermark
 
 MIB = 1024 * 1024
+
+# How long a write waits for RocksDB to write out its buffers before the disk counts as failed. By
+# then the deadlines of all callers have passed several times over.
+STALL_LIMIT_S = 30.0
+_STALL_PAUSE_S = 0.001
+_STALL = "Write stall"
 
 _NAMES = [column.name.lower() for column in Column]
 
@@ -51,6 +59,11 @@ class RocksStorage:
         self._directory = directory
         self._watermark = watermark
         self._db = db
+        # Left to itself, RocksDB makes a writer wait with the interpreter lock held, even for
+        # ever if the disk is full, and the whole process stands still.
+        options = WriteOptions()
+        options.no_slowdown = True
+        db.set_write_options(options)
         # Indexed by column. Each entry keeps RocksDB open, so `close` must empty both lists.
         self._handles: list[ColumnFamily] = [db.get_column_family_handle(name) for name in _NAMES]
         self._tables: list[Rdict] = [db.get_column_family(name) for name in _NAMES]
@@ -79,7 +92,9 @@ class RocksStorage:
             promised = watermark.sequence
             if promised and not accept_data_loss:
                 _check_promise(directory.path, promised)
-            options = _options(block_cache_bytes, write_buffer_bytes)
+            options = _options(
+                directory.path, block_cache_bytes, write_buffer_bytes, not accept_data_loss
+            )
             db = Rdict(path, options, dict.fromkeys(_NAMES, options))
             reached = db.latest_sequence_number()
             if reached < promised:
@@ -98,26 +113,20 @@ class RocksStorage:
         """Apply all writes in order, atomically. Survives kill -9 once it returns."""
         if self._failure:
             raise StorageFailed(self._failure)
-        batch = WriteBatch(raw_mode=True)
-        put, delete, handles = batch.put, batch.delete, self._handles
-        try:
-            for column, key, value in writes:
-                if isinstance(value, bytes):
-                    put(key, value, handles[column])
-                elif value is None:
-                    delete(key, handles[column])
-                elif key < value.end:
-                    batch.delete_range(key, value.end, handles[column])
-                # Else the range is empty. RocksDB would fail for good on an inverted one, and count
-                # a sequence number that recovery does not for an empty one.
-        except (AttributeError, KeyError, ValueError) as error:
-            raise TypeError("only bytes can be stored") from error
-        if batch.is_empty():
-            return
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            self._fail(error)
+        deadline = 0.0
+        while True:
+            batch = self._batch(writes)
+            if batch.is_empty():
+                return
+            try:
+                self._db.write(batch)
+                return
+            except Exception as error:
+                # Nothing was written, and the batch is used up.
+                deadline = deadline or monotonic() + STALL_LIMIT_S
+                if _STALL not in str(error) or monotonic() > deadline:
+                    self._fail(error)
+            sleep(_STALL_PAUSE_S)
 
     def sync(self) -> None:
         """Make what was written before this call survive power loss."""
@@ -170,6 +179,23 @@ class RocksStorage:
         finally:
             self._release()
             self._failure = self._failure or f"{self._directory.path}: the store is closed"
+
+    def _batch(self, writes: Sequence[Write]) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        put, delete, handles = batch.put, batch.delete, self._handles
+        try:
+            for column, key, value in writes:
+                if isinstance(value, bytes):
+                    put(key, value, handles[column])
+                elif value is None:
+                    delete(key, handles[column])
+                elif key < value.end:
+                    batch.delete_range(key, value.end, handles[column])
+                # Else the range is empty. RocksDB would fail for good on an inverted one, and count
+                # a sequence number that recovery does not for an empty one.
+        except (AttributeError, KeyError, ValueError) as error:
+            raise TypeError("only bytes can be stored") from error
+        return batch
 
     def _fail(self, error: Exception) -> NoReturn:
         failure = explain(self._directory.path, error)
@@ -230,22 +256,23 @@ def _check_promise(path: Path, promised: int) -> None:
     Opened for writing, RocksDB would drop what follows the damage, and a log that somebody puts
     back would no longer be read.
     """
-    options = _options(MIB, MIB)
+    options = _options(path, MIB, MIB, True)
     columns = dict.fromkeys(_NAMES, options)
     db = Rdict(str(path), options, columns, AccessType.read_only(False))
     reached = db.latest_sequence_number()
     db.close()
     if reached < promised:
         raise StorageFailed(
-            f"{path}: the log ends at sequence {reached}, but {promised} was confirmed as durable: "
-            "confirmed data is missing; put the missing files back, or start with "
-            "--accept-data-loss to go on without it"
+            f"{path}: the log ends at sequence {reached}, but {promised} was confirmed as durable; "
+            f"{ACCEPT_LOSS}"
         )
 
 
-def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Options:
+def _options(
+    path: Path, block_cache_bytes: int, write_buffer_bytes: int, check_logs: bool
+) -> Options:
     """The options of the database and of every column alike."""
-    options = Options(raw_mode=True)
+    options = _with_log_check(path) if check_logs else Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
@@ -280,3 +307,27 @@ def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Options:
     options.set_max_log_file_size(8 * MIB)
     options.set_max_manifest_file_size(16 * MIB)
     return options
+
+
+def _with_log_check(path: Path) -> Options:
+    """Options under which RocksDB notes each finished log in its manifest, and misses a lost one.
+
+    The watermark cannot tell that a log is gone while a later one is there. rocksdict has no call
+    for this option, but it reads option files.
+    """
+    folder = path / "options"
+    folder.mkdir(exist_ok=True)
+    (folder / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
+    (folder / "OPTIONS-000001").write_text(_LOG_CHECK)
+    options, _ = Options.load_latest(str(folder))
+    return options
+
+
+_LOG_CHECK = """\
+[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+"""

@@ -17,6 +17,7 @@ from fila_server.cli.demo.broker import own_broker
 from fila_server.cli.demo.load import QUEUE, Load, tenants
 from fila_server.cli.demo.score import Tenant
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.values import Finite
 
 _REDRAW_S = 0.5
 _LINE_S = 1.0
@@ -25,7 +26,7 @@ _LINE_S = 1.0
 @click.command(cls=OfflineCommand, example="fila demo\nfila demo --seconds 20 --tenants 12")
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 3600),
+    type=Finite(1, 3600),
     default=60,
     show_default=True,
     metavar="N",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """How the demo shows itself: a table that redraws, a line a second in a pipe, and the summary."""
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -9,7 +11,8 @@ from fila_server.cli.demo.score import RECENT_S, Record, TenantScore, Waits
 from fila_server.cli.render import Column, table
 from fila_server.cli.words import duration
 
-_BAR_CELLS = 14
+_BAR_CELLS = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 # A quiet tenant that waits less than this part of the FIFO wait did not queue behind others.
 _CLEARLY_BETTER = 0.5
 
@@ -77,13 +80,14 @@ def document(record: Record, seconds: float) -> dict[str, object]:
 
 
 def _tenants(scores: list[TenantScore]) -> RenderableType:
+    widest = max(max(score.share, score.entitlement) for score in scores) or 1.0
     columns = [
         Column("TENANT", keep=True),
         Column("WEIGHT", number=True),
         Column("SENT", number=True),
         Column("GOT", number=True),
         Column("SHARE", number=True),
-        Column("OF", number=True),
+        Column("ENTITLED", number=True),
         Column("", keep=True),
         Column("WAIT P50", number=True),
         Column("P95", number=True),
@@ -98,7 +102,7 @@ def _tenants(scores: list[TenantScore]) -> RenderableType:
                 score.delivered,
                 f"{score.share:.1%}",
                 f"{score.entitlement:.1%}",
-                _bar(score),
+                _bar(score, widest),
                 duration(score.waits.p50_s * 1_000) if score.waits else "-",
                 duration(score.waits.p95_s * 1_000) if score.waits else "-",
             )
@@ -107,13 +111,12 @@ def _tenants(scores: list[TenantScore]) -> RenderableType:
     )
 
 
-def _bar(score: TenantScore) -> Text:
-    """The share as a bar, with a mark where the entitlement ends."""
-    filled = round(score.share * _BAR_CELLS)
-    mark = min(round(score.entitlement * _BAR_CELLS), _BAR_CELLS - 1)
-    cells = ["█" if cell < filled else " " for cell in range(_BAR_CELLS)]
-    cells[mark] = "│"
-    return Text("".join(cells), style="green" if score.tenant.is_quiet else "yellow")
+def _bar(score: TenantScore, widest: float) -> Text:
+    """The share as a bar, with a mark after the cell in which the entitlement ends."""
+    full, eighths = divmod(round(score.share / widest * _BAR_CELLS * 8), 8)
+    bar = list(("█" * full + _EIGHTHS[eighths]).ljust(_BAR_CELLS + 1)[: _BAR_CELLS + 1])
+    bar[math.ceil(score.entitlement / widest * _BAR_CELLS)] = "│"
+    return Text("".join(bar), style="green" if score.tenant.is_quiet else "yellow")
 
 
 def _pace(record: Record, now_s: float) -> float:
@@ -125,9 +128,9 @@ def _pace(record: Record, now_s: float) -> float:
 def _compared(record: Record, since_s: float) -> str:
     quiet, fifo = record.quiet_waits(since_s), record.quiet_fifo_waits(since_s)
     if quiet is None or fifo is None:
-        return "no quiet message delivered yet"
+        return "No quiet message delivered yet"
     return (
-        f"quiet tenants wait {duration(quiet.p50_s * 1_000)}, "
+        f"Quiet tenants wait {duration(quiet.p50_s * 1_000)}, "
         f"plain FIFO {duration(fifo.p50_s * 1_000)} (computed)"
     )
 
@@ -149,6 +152,7 @@ def _sentences(record: Record, scores: list[TenantScore], seconds: float) -> lis
         f"No tenant was further than {_largest_error(scores):.1%} of all deliveries from its "
         f"entitled share."
     )
+    sentences.append("Your turn: start fila-server, then: fila queue create orders")
     return sentences
 
 

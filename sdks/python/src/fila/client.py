@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The blocking client. Every method names one call; building, sending, batching and reading are the
+business of the modules below, which `aio.py` shares."""
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Self, Unpack
+
+from fila import _wire, access, admin, tracing
+from fila._bulk import send_many
+from fila._coalesce import Coalescer
+from fila._connection import (
+    DEFAULT_MESSAGE_BYTES_MAX,
+    DEFAULT_TARGET,
+    DEFAULT_TIMEOUT_S,
+    Call,
+    Connection,
+)
+from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
+from fila.admin import Explanation, PeekPage, QueueConfig, QueueInfo, QueueSettings, QueueStats
+from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, Consumer
+from fila.errors import FilaError
+from fila.message import BytesLike, ConsumeMessage, EnqueueMessage, EnqueueResult, Message
+from fila.options import Backoff, TlsOptions
+from fila.v1 import service_pb2
+
+
+class Client:
+    """A connection to a broker for programs that block.
+
+    Safe to share among threads: their concurrent calls travel in shared batches. Not across a fork:
+    create it in the child. It connects with its first call. `timeout` is the deadline in seconds of
+    every request, and `timeout=` of a method overrides it for one call; streams have none.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        tls: TlsOptions | None = None,
+        api_key: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        max_message_bytes: int = DEFAULT_MESSAGE_BYTES_MAX,
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+    ) -> None:
+        self._connection = Connection(
+            target,
+            tls=tls,
+            api_key=api_key,
+            timeout=timeout,
+            max_message_bytes=max_message_bytes,
+            backoff=backoff,
+        )
+        self._enqueues = Coalescer(_wire.ENQUEUE, self._connection)
+        self._acks = Coalescer(_wire.ACK, self._connection)
+        self._nacks = Coalescer(_wire.NACK, self._connection)
+        self._extensions = Coalescer(_wire.EXTEND, self._connection)
+        # Weak, so that a consumer that the application drops ends its stream.
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._consumers_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Client({self._connection.target!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends consumers and calls under way. Afterwards every call raises ClientClosedError."""
+        with self._consumers_lock:
+            consumers = list(self._consumers)
+        for consumer in consumers:
+            consumer.close()
+        self._connection.close()
+
+    # --- Produce -------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        queue: str,
+        headers: Mapping[str, str] | None = None,
+        payload: BytesLike = b"",
+        *,
+        fairness_key: str | None = None,
+        weight: int | None = None,
+        throttle_keys: Iterable[str] = (),
+        throttle_cost: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
+        ttl_ms: int | None = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Stores one message and returns its id.
+
+        UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
+        stored. With an idempotency key it is sent again while the broker is away, up to the
+        deadline.
+        """
+        message = EnqueueMessage(
+            queue,
+            headers,
+            payload,
+            fairness_key,
+            weight,
+            throttle_keys,
+            throttle_cost,
+            delay_ms,
+            deliver_at,
+            ttl_ms,
+            idempotency_key,
+        )
+        item = _wire.enqueue_item(message, tracing.current())
+        result = self._connection.retrying(
+            lambda remaining: self._enqueues.submit(item, remaining), item.is_repeatable, timeout
+        )
+        return result.message_id
+
+    def enqueue_many(
+        self, messages: Iterable[EnqueueMessage], *, timeout: float | None = None
+    ) -> list[EnqueueResult]:
+        """Stores many messages in order, possibly in several queues; one result per message.
+
+        They travel in as few requests as fit, one after the other, each with its own deadline. A
+        request that fails as a whole fails its messages and all that follow; it is sent again while
+        the broker is away if all its messages have idempotency keys. A message that cannot be
+        encoded raises TypeError or ValueError; requests before its own have been sent by then.
+        """
+        trace = tracing.current()
+        items = (_wire.enqueue_item(message, trace) for message in messages)
+        outcomes = send_many(self._connection, _wire.ENQUEUE, items, timeout)
+        return [
+            outcome if isinstance(outcome, EnqueueResult) else EnqueueResult("", False, outcome)
+            for outcome in outcomes
+        ]
+
+    # --- Consume -------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        max_in_flight: int = DEFAULT_IN_FLIGHT_MAX,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        visibility_timeout_ms: int | None = None,
+    ) -> Consumer:
+        """Messages of a queue as they become ready, for as long as the consumer is open.
+
+        At most `max_in_flight` are leased to it at a time, and they arrive at most `batch_size`
+        together; an unknown queue is reported by the first iteration.
+        """
+        self._connection.check_open()
+        request = _wire.consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
+        consumer = Consumer(self, self._connection, queue, request)
+        with self._consumers_lock:
+            self._consumers.add(consumer)
+        return consumer
+
+    def receive(
+        self,
+        queue: str,
+        max_messages: int = 1,
+        *,
+        wait_ms: int = 0,
+        visibility_timeout_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> list[ConsumeMessage]:
+        """Leases up to `max_messages`, waiting up to `wait_ms` for the first; may return none."""
+        call: Call[list[ConsumeMessage]] = Call(
+            _wire.RECEIVE,
+            _wire.receive_request(queue, max_messages, wait_ms, visibility_timeout_ms),
+            service_pb2.ReceiveResponse,
+            lambda response: [ConsumeMessage(raw, self) for raw in response.messages],
+            queue,
+        )
+        # The broker may use all of the wait before it begins to answer.
+        return self._connection.call(call, wait_ms / 1000 + self._connection.seconds(timeout))
+
+    def ack(
+        self,
+        queue: str,
+        message_id: str,
+        lease_token: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Reports that a leased message was processed; it is gone.
+
+        Raises MessageNotFoundError when it is not leased, and LeaseExpiredError when the token is
+        of an earlier delivery. Without a token the message id alone decides. Never sent twice:
+        after UnavailableError the message is gone, or comes back when its lease ends.
+        """
+        item = _wire.ack_item(queue, message_id, lease_token)
+        self._acks.submit(item, self._connection.seconds(timeout))
+
+    def ack_many(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[FilaError | None]:
+        """Acks many messages; None or an error for each, in order."""
+        items = (_wire.ack_item(m.queue, m.id, m.lease_token) for m in messages)
+        return send_many(self._connection, _wire.ACK, items, timeout)
+
+    def nack(
+        self,
+        queue: str,
+        message_id: str,
+        error: str = "",
+        lease_token: str | None = None,
+        *,
+        retry_after_ms: int | None = None,
+        throttle_key: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Reports that processing failed: the message is retried or dead-lettered.
+
+        With `retry_after_ms` it is backpressure, not failure: the message comes back after that
+        time and no attempt is counted; `throttle_key` then lets nothing through until then, for
+        anybody. Fails as `ack` does.
+        """
+        item = _wire.nack_item(queue, message_id, error, lease_token, retry_after_ms, throttle_key)
+        self._nacks.submit(item, self._connection.seconds(timeout))
+
+    def nack_many(
+        self, messages: Iterable[Message], error: str = "", *, timeout: float | None = None
+    ) -> list[FilaError | None]:
+        """Nacks many messages; None or an error for each, in order."""
+        items = (_wire.nack_item(m.queue, m.id, error, m.lease_token) for m in messages)
+        return send_many(self._connection, _wire.NACK, items, timeout)
+
+    def extend(
+        self,
+        queue: str,
+        message_id: str,
+        lease_token: str | None = None,
+        ms: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> datetime:
+        """Prolongs a lease to `ms` from now, by default the queue's visibility timeout.
+
+        Returns its new end. Fails as `ack` does.
+        """
+        item = _wire.extend_item(queue, message_id, lease_token, ms)
+        return self._extensions.submit(item, self._connection.seconds(timeout))
+
+    # --- Queues --------------------------------------------------------------------------------
+
+    def create_queue(
+        self, name: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
+    ) -> str:
+        """Creates a queue and its dead-letter queue, and returns the latter's name."""
+        return self._connection.call(admin.create_queue(name, settings), timeout)
+
+    def update_queue(
+        self, queue: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
+    ) -> QueueConfig:
+        """Changes the settings that are named, and returns all of them."""
+        return self._connection.call(admin.update_queue(queue, settings), timeout)
+
+    def delete_queue(self, queue: str, *, timeout: float | None = None) -> None:
+        """Removes a queue and everything in it."""
+        self._connection.call(admin.delete_queue(queue), timeout)
+
+    def list_queues(self, *, timeout: float | None = None) -> list[QueueInfo]:
+        """All queues by name."""
+        return self._connection.call(admin.list_queues(), timeout)
+
+    def stats(
+        self, queue: str, *, max_keys: int | None = None, timeout: float | None = None
+    ) -> QueueStats:
+        """Counts, scheduling state and settings of a queue, with its `max_keys` busiest keys."""
+        return self._connection.call(admin.stats(queue, max_keys), timeout)
+
+    def peek(
+        self,
+        queue: str,
+        limit: int = 10,
+        *,
+        from_position: int = 0,
+        until_position: int = 0,
+        fairness_key: str | None = None,
+        state: str | None = None,
+        exclude_payload: bool = False,
+        timeout: float | None = None,
+    ) -> PeekPage:
+        """Shows messages without leasing them, oldest first; `state` is a MessageState."""
+        call = admin.peek(
+            queue, limit, from_position, until_position, fairness_key, state, exclude_payload
+        )
+        return self._connection.call(call, timeout)
+
+    def purge(
+        self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
+    ) -> int:
+        """Drops pending and delayed messages, and returns how many."""
+        return self._connection.call(admin.purge(queue, fairness_key), timeout)
+
+    def pause(
+        self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on."""
+        self._connection.call(admin.pause(queue, fairness_key), timeout)
+
+    def resume(
+        self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Starts deliveries again."""
+        self._connection.call(admin.resume(queue, fairness_key), timeout)
+
+    def redrive(
+        self,
+        dlq: str,
+        count: int | None = None,
+        *,
+        fairness_key: str | None = None,
+        error_contains: str | None = None,
+        message_ids: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> int:
+        """Moves dead letters back to where they came from, oldest first, and returns how many."""
+        call = admin.redrive(dlq, count, fairness_key, error_contains, message_ids)
+        return self._connection.call(call, timeout)
+
+    def cancel(self, queue: str, message_id: str, *, timeout: float | None = None) -> None:
+        """Drops one message; a leased one raises MessageLeasedError."""
+        self._connection.call(admin.cancel(queue, message_id), timeout)
+
+    def explain(
+        self,
+        queue: str,
+        *,
+        fairness_key: str | None = None,
+        message_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Explanation:
+        """Says why a message or a fairness key waits, and for how long."""
+        return self._connection.call(admin.explain(queue, fairness_key, message_id), timeout)
+
+    # --- Runtime configuration -----------------------------------------------------------------
+
+    def set_config(self, key: str, value: str, *, timeout: float | None = None) -> None:
+        """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries."""
+        self._connection.call(admin.set_config(key, value), timeout)
+
+    def get_config(self, key: str, *, timeout: float | None = None) -> str:
+        """Reads one entry, or raises ConfigNotFoundError."""
+        return self._connection.call(admin.get_config(key), timeout)
+
+    def delete_config(self, key: str, *, timeout: float | None = None) -> None:
+        """Removes one entry, and the limit that it set."""
+        self._connection.call(admin.delete_config(key), timeout)
+
+    def list_config(self, prefix: str = "", *, timeout: float | None = None) -> dict[str, str]:
+        """The entries whose keys start with `prefix`."""
+        return self._connection.call(admin.list_config(prefix), timeout)
+
+    # --- API keys ------------------------------------------------------------------------------
+
+    def create_api_key(
+        self,
+        name: str,
+        acl: Iterable[AclEntry] = (),
+        *,
+        expires_at: datetime | None = None,
+        superadmin: bool = False,
+        timeout: float | None = None,
+    ) -> NewApiKey:
+        """Creates an API key and returns its secret, this once."""
+        call = access.create_api_key(name, acl, expires_at, superadmin)
+        return self._connection.call(call, timeout)
+
+    def revoke_api_key(self, key_id: str, *, timeout: float | None = None) -> None:
+        """Makes an API key useless at once."""
+        self._connection.call(access.revoke_api_key(key_id), timeout)
+
+    def list_api_keys(self, *, timeout: float | None = None) -> list[ApiKeyInfo]:
+        """All API keys, without secrets."""
+        return self._connection.call(access.list_api_keys(), timeout)
+
+    def set_acl(
+        self, key_id: str, acl: Iterable[AclEntry], *, timeout: float | None = None
+    ) -> None:
+        """Replaces what an API key may do."""
+        self._connection.call(access.set_acl(key_id, acl), timeout)
+
+    def get_acl(self, key_id: str, *, timeout: float | None = None) -> Acl:
+        """Reads what an API key may do."""
+        return self._connection.call(access.get_acl(key_id), timeout)

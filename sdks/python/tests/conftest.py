@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""A broker that does what a test tells it: real gRPC over loopback, answers from a script.
+
+It records what arrived (method, request, metadata, time left), so that tests can look at the wire
+and not at the client's inside.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+import fila
+from fila.v1 import admin_pb2_grpc, messages_pb2, service_pb2, service_pb2_grpc
+
+CERTS = Path(__file__).parent / "certs"
+
+
+@dataclass
+class Seen:
+    """One call as it arrived."""
+
+    method: str
+    request: Any
+    metadata: dict[str, str]
+    time_remaining: float | None
+
+
+class ScriptedBroker:
+    """Answers every call with success unless `script` says otherwise."""
+
+    def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.seen: list[Seen] = []
+        self.scripts: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+            "EnqueueBatch": self.store,
+            "AckBatch": self.settle,
+            "NackBatch": self.settle,
+        }
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        # As the real one: a second broker must not be able to take over the port.
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 << 20)]
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=64), options=options)
+        service = self._servicer(service_pb2_grpc.FilaServiceServicer)
+        admin = self._servicer(admin_pb2_grpc.FilaAdminServicer)
+        service_pb2_grpc.add_FilaServiceServicer_to_server(service, self._server)
+        admin_pb2_grpc.add_FilaAdminServicer_to_server(admin, self._server)
+        address = f"127.0.0.1:{port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, credentials)
+        self._server.start()
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def script(self, method: str, answer: Callable[[Any, grpc.ServicerContext], Any]) -> None:
+        self.scripts[method] = answer
+
+    def calls(self, method: str) -> list[Seen]:
+        return [call for call in self.seen if call.method == method]
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+    def store(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """The id of a message is its payload and a number, so that tests can tell whose it is."""
+        with self._lock:
+            ids = [
+                f"{m.payload.decode(errors='replace')}#{next(self._ids)}" for m in request.messages
+            ]
+        results = [service_pb2.EnqueueResult(message_id=message_id) for message_id in ids]
+        return service_pb2.EnqueueBatchResponse(results=results)
+
+    def settle(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if isinstance(request, service_pb2.AckBatchRequest):
+            return service_pb2.AckBatchResponse(
+                results=[messages_pb2.ItemResult()] * len(request.acks)
+            )
+        results = [messages_pb2.ItemResult()] * len(request.nacks)
+        return service_pb2.NackBatchResponse(results=results)
+
+    def _servicer(self, base: type) -> Any:
+        methods = {
+            name: self._stream(name) if name == "Consume" else self._unary(name)
+            for name in vars(base)
+            if not name.startswith("_")
+        }
+        return type("Scripted" + base.__name__, (base,), methods)()
+
+    def _unary(self, name: str) -> Callable[..., Any]:
+        def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Any:
+            self._record(name, request, context)
+            return self.scripts[name](request, context)
+
+        return handle
+
+    def _stream(self, name: str) -> Callable[..., Any]:
+        def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            self._record(name, request, context)
+            yield from self.scripts[name](request, context)
+
+        return handle
+
+    def _record(self, name: str, request: Any, context: grpc.ServicerContext) -> None:
+        metadata = {key: str(value) for key, value in context.invocation_metadata()}
+        self.seen.append(Seen(name, request, metadata, context.time_remaining()))
+
+
+def message(message_id: str = "m-1", queue: str = "orders", **fields: Any) -> Any:
+    """A delivered message as the broker would send it."""
+    raw = messages_pb2.Message(id=message_id, **fields)
+    raw.metadata.queue_id = queue
+    raw.metadata.fairness_key = raw.metadata.fairness_key or "default"
+    raw.metadata.lease_token = raw.metadata.lease_token or f"token-of-{message_id}"
+    return raw
+
+
+def frame(*ids: str, queue: str = "orders") -> service_pb2.ConsumeResponse:
+    return service_pb2.ConsumeResponse(messages=[message(i, queue) for i in ids])
+
+
+def idle(context: grpc.ServicerContext) -> None:
+    """Keeps a stream open until its client ends it."""
+    ended = threading.Event()
+    if context.add_callback(ended.set):
+        ended.wait(30)
+
+
+def refuse(code: grpc.StatusCode, text: str = "", reason: str | None = None) -> Callable[..., Any]:
+    """A script that fails every call."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        if reason is not None:
+            context.set_trailing_metadata((("fila-reason", reason),))
+        context.abort(code, text)
+
+    return answer
+
+
+@pytest.fixture
+def wire() -> SimpleNamespace:
+    """What tests build answers and scripts from."""
+    return SimpleNamespace(message=message, frame=frame, idle=idle, refuse=refuse, certs=CERTS)
+
+
+@pytest.fixture
+def start_broker() -> Iterator[Callable[..., ScriptedBroker]]:
+    """Starts brokers, and stops those that the test did not."""
+    brokers: list[ScriptedBroker] = []
+
+    def start(**settings: Any) -> ScriptedBroker:
+        brokers.append(ScriptedBroker(**settings))
+        return brokers[-1]
+
+    yield start
+    for broker in brokers:
+        broker.stop()
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., ScriptedBroker]) -> ScriptedBroker:
+    return start_broker()
+
+
+@pytest.fixture
+def client(broker: ScriptedBroker) -> Iterator[fila.Client]:
+    with fila.Client(broker.target) as client:
+        yield client
