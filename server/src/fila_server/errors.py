@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Why a request can fail, as one exception tree.
 
-    FilaError                     .reason is the name that clients see in the `fila-reason` trailer
+    FilaError                     .reason is what clients see in the `fila-reason` trailer
     |-- QueueNotFound             |-- QueueAlreadyExists      |-- MessageNotFound
     |-- LeaseExpired              |-- MessageLeased           |-- InvalidArgument
     |-- InvalidScript             |-- MessageTooLarge         |-- NotADeadLetterQueue
@@ -11,7 +11,8 @@
     |-- PermissionDenied          `-- ApiKeyNotFound
 
 This module knows nothing of gRPC: `rpc/status.py` has the one table from reasons to statuses.
-Texts are lower-case clauses that name the value at fault, never a payload, a header value or a secret.
+Texts are lower-case clauses that name the value at fault, never a payload, a header value or a
+secret.
 """
 
 from typing import ClassVar

@@ -8,6 +8,7 @@ usage. A failure is one line on stderr.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -56,8 +57,11 @@ def command(
     """
     try:
         config = load(config_file, os.environ)
-        changes = {"listen_addr": listen, "data_dir": data_dir}
-        server = replace(config.server, **{k: v for k, v in changes.items() if v is not None})
+        server = replace(
+            config.server,
+            listen_addr=listen or config.server.listen_addr,
+            data_dir=data_dir or config.server.data_dir,
+        )
         config = replace(config, server=server)
         configure_logging(config.server.log_level, config.server.log_format)
         asyncio.run(run(config, accept_data_loss))
@@ -74,8 +78,9 @@ async def run(config: Config, accept_data_loss: bool) -> None:
         write_buffer_bytes=config.storage.write_buffer_bytes,
         accept_data_loss=accept_data_loss,
     )
-    engine = Engine(config, storage, compile_hooks(config), secrets.randbits(26))
+    engine = Engine(config, storage, compile_hooks(config.lua), secrets.randbits(26))
     recovered = engine.start()
+    _settle_garbage_collector()
     server = Server(config, engine)
     try:
         address = await server.start()
@@ -115,6 +120,13 @@ async def _until_told(engine: Engine) -> None:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+
+
+def _settle_garbage_collector() -> None:
+    """Let the collector look rarely: messages make no cycles, and looking at a backlog costs time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def main() -> None:

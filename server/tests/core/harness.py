@@ -135,7 +135,9 @@ class Harness:
             raise result
         return str(result)
 
-    def open(self, queue: str, credit: int = 100, batch: int = 100, visibility_ms: int = 0) -> Consumer:
+    def open(
+        self, queue: str, credit: int = 100, batch: int = 100, visibility_ms: int = 0
+    ) -> Consumer:
         consumer: Consumer = self.ask(
             lambda ticket: OpenConsumer(ticket, queue, credit, batch, visibility_ms, False, None)
         )

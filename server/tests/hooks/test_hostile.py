@@ -76,7 +76,9 @@ def compiled() -> Iterator[Attack]:
     yield Attack("compile: concatenations", "x = a" + "..a" * 10000 + tail, ends)
     yield Attack("compile: powers", "x = 2" + "^2" * 15000 + tail, ends)
     yield Attack("compile: list", "x = {" + "1," * 16000 + "}" + tail, ends)
-    yield Attack("compile: labels", "::" + ":: ::".join(f"a{i}" for i in range(3000)) + "::" + tail, ends)
+    yield Attack(
+        "compile: labels", "::" + ":: ::".join(f"a{i}" for i in range(3000)) + "::" + tail, ends
+    )
     yield Attack("compile: locals", "local " + "a," * 15000 + "a" + tail, ends)
     yield Attack("compile: too long", "-" * 40000 + tail, ("longer than",))
     yield Attack("compile: byte code", "\x1bLua" + tail, ("binary chunk", "unexpected symbol"))
@@ -145,7 +147,9 @@ def fault(attack: Attack, result: dict[str, Any]) -> str | None:
     if result["worst_ms"] > WORST_MS:
         return f"held the broker for {result['worst_ms']:.0f} ms"
     for end in result["ends"]:
-        if not any(end == "answer" if wanted == "answer" else wanted in end for wanted in attack.ends):
+        if not any(
+            end == "answer" if wanted == "answer" else wanted in end for wanted in attack.ends
+        ):
             return f"ended with {end!r}, not with one of {attack.ends}"
     return None
 

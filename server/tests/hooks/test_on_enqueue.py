@@ -9,9 +9,7 @@ from fila_server.hooks.hook import QueueHooks
 
 
 def hooks(script: str, **settings: object) -> QueueHooks:
-    return QueueHooks(
-        "orders", on_enqueue_script=script, on_hook_error="reject", **settings
-    )  # type: ignore[arg-type]
+    return QueueHooks("orders", on_enqueue_script=script, on_hook_error="reject", **settings)  # type: ignore[arg-type]
 
 
 def decide(body: str, headers: dict[str, str] | None = None, size: int = 0) -> EnqueueDecision:
@@ -27,7 +25,9 @@ def refusal(body: str, headers: dict[str, str] | None = None) -> str:
 
 
 def test_the_message_has_headers_payload_size_and_queue() -> None:
-    body = 'return { fairness_key = msg.headers.a .. msg.payload_size .. msg.queue .. type(msg.id) }'
+    body = (
+        "return { fairness_key = msg.headers.a .. msg.payload_size .. msg.queue .. type(msg.id) }"
+    )
     assert decide(body, {"a": "x"}, 12).fairness_key == "x12ordersnil"
 
 
@@ -191,7 +191,9 @@ def test_config_is_read_at_the_time_of_the_call() -> None:
     "reach", ["fila.get('k')", "_G['fi' .. 'la'].get('k')", "_ENV['fi' .. 'la']['ge' .. 't']('k')"]
 )
 def test_config_is_there_however_it_is_reached(reach: str) -> None:
-    queue = hooks(f"function on_enqueue() return {{ fairness_key = {reach} }} end", config={"k": "v"})
+    queue = hooks(
+        f"function on_enqueue() return {{ fairness_key = {reach} }} end", config={"k": "v"}
+    )
     assert queue.on_enqueue({}, 0, 0) == ("v", 0, (), 1)
     queue.set_config("k", "w")
     assert queue.on_enqueue({}, 0, 0) == ("w", 0, (), 1)

@@ -24,7 +24,7 @@ from fila_server.errors import (
     MessageNotFound,
     ParentQueueNotFound,
 )
-from server.tests.core.harness import MS, S, Harness, check_consistent
+from server.tests.core.harness import MS, Harness, S, check_consistent
 
 VISIBILITY_S = 30
 QUEUES = ("plain", "strict")  # strict: two attempts, delayed retries
@@ -68,7 +68,9 @@ class Lifecycle(RuleBasedStateMachine):
         self.h = Harness(hot_bytes=600)  # small: half of the messages are born cold
         self.model = Model()
         self.consumer: Consumer | None = None
-        self.stale: list[tuple[str, str, str]] = []  # (queue, id, token) that must not work any more
+        self.stale: list[
+            tuple[str, str, str]
+        ] = []  # (queue, id, token) that must not work any more
         self.idempotent: dict[str, tuple[str, int]] = {}
         self.paused: set[str] = set()
         self.seen: set[int] = set()  # grants whose frames were looked at
@@ -310,9 +312,7 @@ class Lifecycle(RuleBasedStateMachine):
         response = self.h.admin(pb.RedriveRequest(dlq_queue="strict.dlq", count=count))
         assert response.redriven == (min(count, waiting) if count else waiting)
         queue = self.h.broker.state.queues["strict"]
-        home = {
-            key for key in queue.leases
-        } | set(queue.delayed) | self.pending_ids("strict")
+        home = {key for key in queue.leases} | set(queue.delayed) | self.pending_ids("strict")
         for row in self.model.at("pending", "strict.dlq"):
             if row.id in home or row.id not in self.pending_ids("strict.dlq"):
                 row.queue, row.attempts = "strict", 0

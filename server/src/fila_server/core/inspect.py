@@ -70,7 +70,12 @@ def get_stats(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     response.per_key_stats.extend(_key_stats(key) for key in busiest)
     response.per_throttle_stats.extend(_throttle_stats(state, queue, now))
     if queue.hooks is not None:
-        response.hooks.CopyFrom(queue.hooks.stats())
+        hooks = queue.hooks.stats()
+        response.hooks.calls = hooks.calls
+        response.hooks.failures = hooks.failures
+        response.hooks.bypassed = hooks.bypassed
+        response.hooks.circuit_open = hooks.circuit_open
+        response.hooks.last_error = hooks.last_error
     return response
 
 

@@ -51,7 +51,7 @@ def enqueue(state: State, command: Enqueue, now: Now, effects: Effects) -> None:
 
 
 def _accept(state: State, queue: Queue, item: EnqueueRequest, now: Now, effects: Effects) -> str:
-    """Store one message and return its id. Whatever most messages do not need is asked for first."""
+    """Store one message and return its id."""
     if queue.max_messages and queue.total >= queue.max_messages:
         raise QueueFull(f'queue "{queue.name}" holds {queue.total} messages, its maximum')
     due_ns = expires_ns = 0
@@ -88,7 +88,7 @@ def _accept(state: State, queue: Queue, item: EnqueueRequest, now: Now, effects:
     size = len(body)
     if size > state.surely_small:
         check_size(item, state.options.limits)
-    if queue.hooks is not None and queue.hooks.has_enqueue:
+    if queue.hooks is not None and queue.hooks.has_on_enqueue:
         fairness_key, weight, lane_key = _ask_hook(queue, item, now)
     if size > queue.largest:
         queue.largest = size

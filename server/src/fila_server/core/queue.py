@@ -14,7 +14,7 @@ Transitions of a message, and where each is made:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from fila.v1.admin_pb2 import QueueConfig
 from fila_server.core.lane import FairnessKey, Lane, LaneKey
@@ -53,13 +53,28 @@ class FailureDecision(Protocol):
     def delay_ms(self) -> int: ...
 
 
+class HookStats(Protocol):
+    """How a queue's hooks are doing; named as in fila.v1.HookStats."""
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def bypassed(self) -> int: ...
+    @property
+    def circuit_open(self) -> bool: ...
+    @property
+    def last_error(self) -> str: ...
+
+
 class Hooks(Protocol):
     """A queue's compiled hooks, provided by the runtime."""
 
     @property
-    def has_enqueue(self) -> bool: ...
+    def has_on_enqueue(self) -> bool: ...
     @property
-    def has_failure(self) -> bool: ...
+    def has_on_failure(self) -> bool: ...
     def on_enqueue(
         self, headers: Mapping[str, str], payload_size: int, now_ns: int
     ) -> EnqueueDecision | None: ...
@@ -69,10 +84,11 @@ class Hooks(Protocol):
         message_id: str,
         attempts: int,
         error: str,
-        reason: str,
+        reason: Literal["nack", "expired"],
         now_ns: int,
     ) -> FailureDecision | None: ...
     def set_config(self, key: str, value: str | None) -> None: ...
+    def stats(self) -> HookStats: ...
 
 
 class Counters:

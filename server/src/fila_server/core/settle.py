@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fila_server.core import parking, records
 from fila_server.core.clock import NS_PER_MS, Now
@@ -153,7 +153,7 @@ def _fail(
     queue: Queue,
     message: Message,
     error: str,
-    reason: str,
+    reason: Literal["nack", "expired"],
     now: Now,
     effects: Effects,
 ) -> bool:
@@ -169,7 +169,7 @@ def _fail(
         delay_ms = min(longest, config.retry_delay_ms << min(attempts - 1, 40))
     is_dead = 0 < config.max_attempts <= attempts
     hooks = queue.hooks
-    if hooks is not None and hooks.has_failure and not is_dead:
+    if hooks is not None and hooks.has_on_failure and not is_dead:
         headers = state.headers(queue, message)
         decision = hooks.on_failure(headers, message.id, attempts, error, reason, now.mono_ns)
         if decision is not None:

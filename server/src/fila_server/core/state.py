@@ -6,7 +6,7 @@ One owner calls everything here. What must be read back from disk comes through 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fila.v1.service_pb2 import EnqueueRequest
@@ -36,10 +36,8 @@ class Reader(Protocol):
     def scan(self, column: Column, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]: ...
 
 
-class HookFactory(Protocol):
-    """Compiles a queue's scripts. Raises InvalidScript."""
-
-    def __call__(self, queue: Queue, config: dict[str, str]) -> Hooks | None: ...
+# Compiles a queue's scripts, with the runtime configuration that they may read. Raises InvalidScript.
+HookFactory = Callable[[Queue, dict[str, str]], Hooks | None]
 
 
 class State:

@@ -110,12 +110,14 @@ class QueueHooks:
             return None
         if not breaker.allows(now_ns):
             self._bypassed += 1
-            return self._without_decision("resting after failures in a row, the last: ")
+            self._refuse("resting after failures in a row, the last: ")
+            return None
         try:
             decision = enqueue_decision(sandbox.call(ON_ENQUEUE, (payload_size,), headers))
         except ScriptFailed as failure:
             self._count(failure, breaker, now_ns)
-            return self._without_decision("")
+            self._refuse("")
+            return None
         if breaker.failures_in_a_row:
             breaker.succeeded()
         self._calls += 1
@@ -169,6 +171,7 @@ class QueueHooks:
         if failure.is_scripts_fault:
             breaker.failed(now_ns)
 
-    def _without_decision(self, why: str) -> None:
+    def _refuse(self, why: str) -> None:
+        """Raise HookFailed if the policy is to refuse messages without a decision."""
         if self._rejects:
             raise HookFailed(f'on_enqueue of queue "{self._queue}" failed: {why}{self._last_error}')

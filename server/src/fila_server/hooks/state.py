@@ -193,7 +193,7 @@ class LuaState:
         """
         self._forget()
         self._runtime.gccollect()
-        return self.used(True) > self.soft_bytes - self._script.memory_limit_bytes // 8
+        return bool(self.used(True) > self.soft_bytes - self._script.memory_limit_bytes // 8)
 
     def escaped(self, error: Exception) -> ScriptFailed:
         """Return what an error means that reached Python instead of being part of an answer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""FilaAdmin: every request goes to the engine as it came, and the core answers with its response."""
+"""FilaAdmin: every request goes to the engine as it came; the core answers with its response."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _METHODS = (
 )
 
 
-def handlers(engine: Engine) -> grpc.GenericRpcHandler:
+def handlers(engine: Engine) -> grpc.GenericRpcHandler[Any, Any]:
     """Return FilaAdmin as gRPC registers it."""
 
     async def administer(request: Any, context: Any) -> Any:

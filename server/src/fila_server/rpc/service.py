@@ -206,7 +206,7 @@ def encode_results(results: Sequence[FilaError | None]) -> bytes:
     return response.SerializeToString()
 
 
-def handlers(service: Service) -> grpc.GenericRpcHandler:
+def handlers(service: Service) -> grpc.GenericRpcHandler[Any, Any]:
     """Return FilaService as gRPC registers it.
 
     Handlers that return bytes have encoded their answer.

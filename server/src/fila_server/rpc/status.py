@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from fila.v1.messages_pb2 import ErrorReason, ItemError
+from fila.v1.messages_pb2 import ItemError
 from fila_server.errors import FilaError
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,7 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: FilaError) 
 
 def item_error(error: FilaError) -> ItemError:
     """Return an error as one item of a batch reports it."""
-    return ItemError(
-        reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}"), message=error.message
-    )
+    return ItemError(reason=f"ERROR_REASON_{error.reason}", message=error.message)
 
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
