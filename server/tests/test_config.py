@@ -80,7 +80,7 @@ def _refusal(path: str | None, env: dict[str, str]) -> str:
     return text
 
 
-# --- Where settings come from ------------------------------------------------------------------
+# --- Where settings come from ---------------------------------------------------------------------
 
 
 def test_without_file_and_environment_everything_is_default() -> None:
@@ -146,7 +146,7 @@ def test_variables_of_clients_are_left_alone() -> None:
     assert load(None, {"FILA_ADDR": "x", "FILA_API_KEY": "y", "OTHER__THING": "z"}) == Config()
 
 
-# --- Refusals ----------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_replacing_a_setting_checks_it_too() -> None:
         dataclasses.replace(Config().server, listen_addr="nowhere")
 
 
-# --- Secrets -----------------------------------------------------------------------------------
+# --- Secrets --------------------------------------------------------------------------------------
 
 
 def test_the_bootstrap_key_is_never_shown(toml: WriteToml) -> None:
@@ -268,7 +268,7 @@ def test_the_bootstrap_key_is_never_shown(toml: WriteToml) -> None:
         assert "31337" not in _refusal(path, env)
 
 
-# --- The reference page ------------------------------------------------------------------------
+# --- The reference page ---------------------------------------------------------------------------
 
 
 def test_the_reference_page_lists_exactly_the_settings() -> None:

@@ -176,7 +176,7 @@ def test_wrong_settings_are_named():
         fila.Client(timeout=0)
 
 
-# --- TLS ---------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_a_bad_tls_file_is_named(wire, tmp_path):
         fila.TlsOptions(cert_file=text)
 
 
-# --- Channel -----------------------------------------------------------------------------------
+# --- Channel --------------------------------------------------------------------------------------
 
 
 def test_channel_options_say_what_the_design_asks():
@@ -301,7 +301,7 @@ def test_a_small_receive_limit_is_kept(broker, wire):
         client.receive("orders")
 
 
-# --- Close -------------------------------------------------------------------------------------
+# --- Close ----------------------------------------------------------------------------------------
 
 
 def test_after_close_every_call_raises_client_closed(broker):

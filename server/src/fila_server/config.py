@@ -40,7 +40,7 @@ class ConfigError(Exception):
     """The configuration cannot be used; one line names the setting and the way out."""
 
 
-# --- What a value may be -----------------------------------------------------------------------
+# --- What a value may be --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Section:
             _check(setting, getattr(self, item.name), "")
 
 
-# --- The settings ------------------------------------------------------------------------------
+# --- The settings ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Config:
                 )
 
 
-# --- Reading the annotations -------------------------------------------------------------------
+# --- Reading the annotations ----------------------------------------------------------------------
 
 
 class Setting(NamedTuple):
@@ -386,7 +386,7 @@ def settings() -> Iterator[Setting]:
     yield from _SETTINGS.values()
 
 
-# --- Loading -----------------------------------------------------------------------------------
+# --- Loading --------------------------------------------------------------------------------------
 
 DEFAULT_PATHS = (Path("fila.toml"), Path("/etc/fila/fila.toml"))
 

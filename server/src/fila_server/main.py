@@ -123,7 +123,7 @@ async def _until_told(engine: Engine) -> None:
 
 
 def _settle_garbage_collector() -> None:
-    """Let the collector look rarely: messages make no cycles, and looking at a backlog costs time."""
+    """Let the collector look rarely: messages make no cycles, and a backlog takes long to look at."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

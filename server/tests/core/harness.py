@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The core on the in-memory store under a virtual clock: what the engine does, one group at a time."""
+"""The core on the in-memory store under a virtual clock: what the engine does, a group at a time."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class Harness:
                 parsed = service_pb2.ConsumeResponse.FromString(frame)
                 self.frames.append((consumer, grant, list(parsed.messages)))
             self.closed.extend(effects.closed)
-            for ticket, answer in (*effects.answers, *effects.durable_answers):
-                answers[ticket] = answer
+            answers.update(effects.answers)
+            answers.update(effects.durable_answers)
             group = effects.resume
             if not group:
                 return [answers.get(at) for at in range(len(commands))]
@@ -119,7 +119,7 @@ class Harness:
             raise answer
         return answer
 
-    # --- What clients do ----------------------------------------------------------------------------
+    # --- What clients do --------------------------------------------------------------------------
 
     def admin(self, request: Any) -> Any:
         return self.ask(lambda ticket: Admin(ticket, request))
@@ -186,7 +186,7 @@ class Harness:
         return self.admin(admin_pb2.GetStatsRequest(queue=queue))  # type: ignore[no-any-return]
 
 
-# --- Memory against disk ----------------------------------------------------------------------------
+# --- Memory against disk --------------------------------------------------------------------------
 
 
 def snapshot(broker: Broker) -> dict[str, Any]:

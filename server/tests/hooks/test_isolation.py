@@ -66,7 +66,8 @@ def test_nothing_but_bytes_and_numbers_crosses_the_border(
           function on_enqueue(msg)
             for _, place in ipairs { _G, string, table, math, utf8, fila, msg } do
               for _, v in pairs(place) do
-                if type(v) == "userdata" or type(v) == "thread" then error("found " .. tostring(v)) end
+                local kind = type(v)
+                if kind == "userdata" or kind == "thread" then error("found " .. tostring(v)) end
               end
             end
             return { fairness_key = function() end }

@@ -133,7 +133,8 @@ def test_headers_can_be_walked_measured_and_tested() -> None:
       local n, all = 0, ""
       for k, v in pairs(msg.headers) do n, all = n + 1, all .. k .. v end
       local first = next(msg.headers)
-      return { fairness_key = n .. " " .. #all .. " " .. #first .. " " .. rawget(msg.headers, "aa") }
+      local aa = rawget(msg.headers, "aa")
+      return { fairness_key = n .. " " .. #all .. " " .. #first .. " " .. aa }
     """
     assert decide(body, {"aa": "xx", "bb": "yy"}).fairness_key == "2 8 2 xx"
 

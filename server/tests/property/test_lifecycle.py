@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The core against a simple model of a broker: every rule of the lifecycle, under crashes and clock steps.
+"""The core against a simple model of a broker: every rule of the lifecycle, under crashes and
+clock steps.
 
-The model knows nothing of lanes, grants or records: a message is a row with a place. After every step
-memory must equal what a restart would rebuild.
+The model knows nothing of lanes, grants or records: a message is a row with a place. After every
+step memory must equal what a restart would rebuild.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.h.create("plain", idempotency_window_ms=60_000)
         self.h.create("strict", max_attempts=2, retry_delay_ms=RETRY_DELAY_S * 1000)
 
-    # --- What time does, in the order in which the broker does it ---------------------------------------
+    # --- What time does, in the order in which the broker does it ---------------------------------
 
     def pass_time(self) -> None:
         now = self.h.clock.mono_ns
@@ -113,7 +114,7 @@ class Lifecycle(RuleBasedStateMachine):
                 row.place = "delayed"
                 row.due_ns = now + RETRY_DELAY_S * S
 
-    # --- Producers --------------------------------------------------------------------------------------
+    # --- Producers --------------------------------------------------------------------------------
 
     @rule(
         queue=st.sampled_from(QUEUES),
@@ -152,7 +153,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.model.rows[message_id] = Row(message_id, "plain", "default", b"once", self.serial)
         self.collect()
 
-    # --- Consumers --------------------------------------------------------------------------------------
+    # --- Consumers --------------------------------------------------------------------------------
 
     def delivered(self, queue: str, message: Message) -> None:
         row = self.model.rows[message.id]
@@ -229,7 +230,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.h.run(CloseConsumer(self.consumer, unsent))
         self.consumer = None
 
-    # --- Settling ---------------------------------------------------------------------------------------
+    # --- Settling ---------------------------------------------------------------------------------
 
     @precondition(lambda self: self.model.at("leased"))
     @rule(data=st.data(), with_token=st.booleans())
@@ -303,7 +304,7 @@ class Lifecycle(RuleBasedStateMachine):
             assert isinstance(result, LeaseExpired)
         self.collect()
 
-    # --- Operators --------------------------------------------------------------------------------------
+    # --- Operators --------------------------------------------------------------------------------
 
     @rule(count=st.integers(0, 3))
     def redrive(self, count: int) -> None:
@@ -312,7 +313,7 @@ class Lifecycle(RuleBasedStateMachine):
         response = self.h.admin(pb.RedriveRequest(dlq_queue="strict.dlq", count=count))
         assert response.redriven == (min(count, waiting) if count else waiting)
         queue = self.h.broker.state.queues["strict"]
-        home = {key for key in queue.leases} | set(queue.delayed) | self.pending_ids("strict")
+        home = set(queue.leases) | set(queue.delayed) | self.pending_ids("strict")
         for row in self.model.at("pending", "strict.dlq"):
             if row.id in home or row.id not in self.pending_ids("strict.dlq"):
                 row.queue, row.attempts = "strict", 0
@@ -393,7 +394,7 @@ class Lifecycle(RuleBasedStateMachine):
         if "b" in self.paused:
             self.h.admin(pb.PauseRequest(queue="strict", fairness_key="b"))
 
-    # --- Faults -----------------------------------------------------------------------------------------
+    # --- Faults -----------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([0.001, 1, 4, 29.999, 31, 70]))
     def wait(self, seconds: float) -> None:
@@ -411,7 +412,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.h.restart()
         self.consumer = None
 
-    # --- What always holds --------------------------------------------------------------------------------
+    # --- What always holds ------------------------------------------------------------------------
 
     @invariant()
     def memory_equals_disk(self) -> None:

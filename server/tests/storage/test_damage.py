@@ -67,7 +67,7 @@ def behind(tmp_path: Path, start_child: StartChild, faultfs: Path) -> Path:
     return path
 
 
-# --- Damages -----------------------------------------------------------------------------------
+# --- Damages --------------------------------------------------------------------------------------
 
 
 def log_of(path: Path) -> Path:
@@ -114,7 +114,7 @@ def after(damage: Callable[[Path], None], original: Path, size: int = SIZE) -> i
         store.close()
 
 
-# --- One log -----------------------------------------------------------------------------------
+# --- One log --------------------------------------------------------------------------------------
 
 
 def test_a_log_that_is_whole_is_accepted(single: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_lost_watermark_only_weakens_the_check(single: Path) -> None:
     assert after(partial(lose, names=["WATERMARK"]), single) == WRITTEN
 
 
-# --- Accepting a loss --------------------------------------------------------------------------
+# --- Accepting a loss -----------------------------------------------------------------------------
 
 
 def test_a_loss_can_be_accepted_once_and_for_all(single: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_lost_finished_log_can_be_accepted(behind: Path) -> None:
     store.close()
 
 
-# --- Many logs and tables ----------------------------------------------------------------------
+# --- Many logs and tables -------------------------------------------------------------------------
 
 
 def test_many_files_that_are_whole_are_accepted(rolled: Path, behind: Path) -> None:

@@ -55,7 +55,7 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-# --- Directories -------------------------------------------------------------------------------
+# --- Directories ----------------------------------------------------------------------------------
 
 
 def test_missing_directories_are_made_for_the_broker_alone(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_directory_without_permission_is_named(tmp_path: Path, below: str) -> 
         assert "no permission; let the broker's user" in refusal(closed / below)
 
 
-# --- Formats -----------------------------------------------------------------------------------
+# --- Formats --------------------------------------------------------------------------------------
 
 
 def test_a_newer_format_is_refused_before_rocksdb_sees_it(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_damaged_format_is_refused(tmp_path: Path, content: str) -> None:
     assert "the file FORMAT is damaged; restore" in refusal(path)
 
 
-# --- Locks -------------------------------------------------------------------------------------
+# --- Locks ----------------------------------------------------------------------------------------
 
 
 def test_a_directory_in_use_by_another_process_is_refused(
@@ -161,7 +161,7 @@ def _columns() -> dict[str, Options]:
     return {column.name.lower(): Options(raw_mode=True) for column in Column}
 
 
-# --- Damage ------------------------------------------------------------------------------------
+# --- Damage ---------------------------------------------------------------------------------------
 
 
 def _garble(path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_directory_named_like_an_error_does_not_mislead() -> None:
     assert explain(path, Exception("odd")).message == f"{path}: storage failed (odd)"
 
 
-# --- Bounds ------------------------------------------------------------------------------------
+# --- Bounds ---------------------------------------------------------------------------------------
 
 
 def test_the_log_is_bounded_even_if_a_column_is_hardly_written(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _element(message: ProtobufMessage) -> bytes:
     return bytes(prefix) + data
 
 
-# --- Enqueue -----------------------------------------------------------------------------------
+# --- Enqueue --------------------------------------------------------------------------------------
 
 
 def enqueue_item(message: EnqueueMessage, trace: Mapping[str, str]) -> Item:
@@ -227,7 +227,7 @@ def _expect(name: str, value: object, kind: Any, kind_name: str, error: Exceptio
             ) from error
 
 
-# --- Consume and settle ------------------------------------------------------------------------
+# --- Consume and settle ---------------------------------------------------------------------------
 
 
 def consume_request(

@@ -82,7 +82,7 @@ class AsyncClient:
             await consumer.close()
         await self._connection.close()
 
-    # --- Produce -------------------------------------------------------------------------------
+    # --- Produce ----------------------------------------------------------------------------------
 
     async def enqueue(
         self,
@@ -143,7 +143,7 @@ class AsyncClient:
             for outcome in outcomes
         ]
 
-    # --- Consume -------------------------------------------------------------------------------
+    # --- Consume ----------------------------------------------------------------------------------
 
     def consume(
         self,
@@ -251,7 +251,7 @@ class AsyncClient:
         item = _wire.extend_item(queue, message_id, lease_token, ms)
         return await self._extensions.submit(item, self._connection.seconds(timeout))
 
-    # --- Queues --------------------------------------------------------------------------------
+    # --- Queues -----------------------------------------------------------------------------------
 
     async def create_queue(
         self, name: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
@@ -344,7 +344,7 @@ class AsyncClient:
         """Says why a message or a fairness key waits, and for how long."""
         return await self._connection.call(admin.explain(queue, fairness_key, message_id), timeout)
 
-    # --- Runtime configuration -----------------------------------------------------------------
+    # --- Runtime configuration --------------------------------------------------------------------
 
     async def set_config(self, key: str, value: str, *, timeout: float | None = None) -> None:
         """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries."""
@@ -364,7 +364,7 @@ class AsyncClient:
         """The entries whose keys start with `prefix`."""
         return await self._connection.call(admin.list_config(prefix), timeout)
 
-    # --- API keys ------------------------------------------------------------------------------
+    # --- API keys ---------------------------------------------------------------------------------
 
     async def create_api_key(
         self,

@@ -84,7 +84,7 @@ class Client:
             consumer.close()
         self._connection.close()
 
-    # --- Produce -------------------------------------------------------------------------------
+    # --- Produce ----------------------------------------------------------------------------------
 
     def enqueue(
         self,
@@ -145,7 +145,7 @@ class Client:
             for outcome in outcomes
         ]
 
-    # --- Consume -------------------------------------------------------------------------------
+    # --- Consume ----------------------------------------------------------------------------------
 
     def consume(
         self,
@@ -254,7 +254,7 @@ class Client:
         item = _wire.extend_item(queue, message_id, lease_token, ms)
         return self._extensions.submit(item, self._connection.seconds(timeout))
 
-    # --- Queues --------------------------------------------------------------------------------
+    # --- Queues -----------------------------------------------------------------------------------
 
     def create_queue(
         self, name: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
@@ -347,7 +347,7 @@ class Client:
         """Says why a message or a fairness key waits, and for how long."""
         return self._connection.call(admin.explain(queue, fairness_key, message_id), timeout)
 
-    # --- Runtime configuration -----------------------------------------------------------------
+    # --- Runtime configuration --------------------------------------------------------------------
 
     def set_config(self, key: str, value: str, *, timeout: float | None = None) -> None:
         """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries."""
@@ -365,7 +365,7 @@ class Client:
         """The entries whose keys start with `prefix`."""
         return self._connection.call(admin.list_config(prefix), timeout)
 
-    # --- API keys ------------------------------------------------------------------------------
+    # --- API keys ---------------------------------------------------------------------------------
 
     def create_api_key(
         self,

@@ -7,8 +7,8 @@
 
 Frames are read only when the application has taken all messages of the one before, so gRPC's flow
 control and the broker's credit (`max_in_flight`) see how fast it really is. What was sent but never
-handed out goes back when the consumer is closed: otherwise every restart of a worker would hide those
-messages until their leases end, and count an attempt that nobody made.
+handed out goes back when the consumer is closed: otherwise every restart of a worker would hide
+those messages until their leases end, and count an attempt that nobody made.
 """
 
 import asyncio
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 DEFAULT_IN_FLIGHT_MAX = 256
 # A frame costs the broker some 0.3 ms whatever it holds; a hundred messages share that.
 DEFAULT_BATCH_SIZE = 100
-# Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown. First
-# come the frames that have arrived, or are about to; then the request that gives all of them back.
+# Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown.
+# First come the frames that have arrived, or are about to; then the request that gives all of them
+# back.
 _DRAIN_S = 0.05
 _RELEASE_TIMEOUT_S = 1.0
 
@@ -326,6 +327,11 @@ class AsyncConsumer:
                     self._unread.extend(frame.messages)
         except (TimeoutError, grpc.RpcError):
             pass  # Nothing more came, or the stream was lost.
+        except asyncio.CancelledError:
+            # gRPC says this of a stream that was cancelled, too; then nobody cancelled the caller.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
 
     async def _release(self) -> None:
         messages = _drained(self._unread)

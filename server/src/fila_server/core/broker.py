@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fila.v1 import admin_pb2 as pb
-from fila_server.core import inspect, operate, parking, produce, settle
+from fila_server.core import explain, inspect, operate, parking, produce, settle
 from fila_server.core.clock import NS_PER_S, Now
 from fila_server.core.commands import (
     Ack,
@@ -49,6 +49,7 @@ _READS: dict[type, Handler] = {
     pb.ListQueuesRequest: inspect.list_queues,
     pb.GetStatsRequest: inspect.get_stats,
     pb.PeekRequest: inspect.peek,
+    pb.ExplainRequest: explain.explain,
     pb.GetConfigRequest: operate.get_config,
     pb.ListConfigRequest: operate.list_config,
 }

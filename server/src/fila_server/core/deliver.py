@@ -55,6 +55,7 @@ def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> No
         consumer.credit -= len(messages)
         consumer.window -= 1
         queue.counters.delivered += len(messages)
+        queue.pace.delivered(len(messages), now.mono_ns)
         if consumer.is_once:
             consumer.is_open = False
         available.rotate(-1)

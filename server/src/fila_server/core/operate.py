@@ -352,8 +352,7 @@ def _remove(source: Queue, chosen: list[Message]) -> None:
                 source.ring.remove(lane.key)
 
 
-# --- Runtime configuration
-# -------------------------------------------------------------------------
+# --- Runtime configuration ------------------------------------------------------------------------
 
 
 def set_config(state: State, command: Admin, now: Now, effects: Effects) -> Any:

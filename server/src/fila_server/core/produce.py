@@ -241,8 +241,7 @@ def check_size(item: EnqueueRequest, limits: LimitsConfig) -> None:
             )
 
 
-# --- Idempotency keys
-# ------------------------------------------------------------------------------
+# --- Idempotency keys -----------------------------------------------------------------------------
 
 
 def _seen(state: State, queue: Queue, idempotency_key: str, now: Now) -> str | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from fila.v1.admin_pb2 import QueueConfig
 from fila_server.core.lane import FairnessKey, Lane, LaneKey
 from fila_server.core.message import Message
+from fila_server.core.pace import Pace
 from fila_server.core.records import queue_prefix
 from fila_server.core.records_pb2 import StoredQueue
 
@@ -150,6 +151,7 @@ class Queue:
         self.largest = 1  # bytes of the largest body: bounds how many fit a frame
         self.weights: dict[str, int] = {}  # runtime configuration; wins over what enqueues say
         self.counters = Counters()
+        self.pace = Pace()
 
     @property
     def total(self) -> int:

@@ -67,8 +67,7 @@ def frame_prefix(length: int) -> bytes:
     return _FRAME_PREFIXES[length] if length < 4096 else b"\n" + varint(length)
 
 
-# --- Heads
-# -----------------------------------------------------------------------------------------
+# --- Heads ----------------------------------------------------------------------------------------
 
 
 def stamp(wall_ns: int) -> bytes:
@@ -126,8 +125,7 @@ def body_id(body: bytes) -> str:
     return StoredMessage.FromString(body).id
 
 
-# --- Deliveries
-# ------------------------------------------------------------------------------------
+# --- Deliveries -----------------------------------------------------------------------------------
 
 
 def lane_metadata(

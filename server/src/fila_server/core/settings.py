@@ -100,8 +100,7 @@ def _whole(key: str, text: str, high: int) -> int:
     return int(text)
 
 
-# --- Effects
-# ---------------------------------------------------------------------------------------
+# --- Effects --------------------------------------------------------------------------------------
 
 
 def apply(state: State, setting: Setting, now: Now) -> None:

@@ -36,7 +36,8 @@ class Reader(Protocol):
     def scan(self, column: Column, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]: ...
 
 
-# Compiles a queue's scripts, with the runtime configuration that they may read. Raises InvalidScript.
+# Compiles a queue's scripts, with the runtime configuration that they may read. Raises
+# InvalidScript.
 HookFactory = Callable[[Queue, dict[str, str]], Hooks | None]
 
 

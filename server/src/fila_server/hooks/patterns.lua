@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: AGPL-3.0-only
 -- How long Lua's pattern matcher can take, without running it.
 --
--- The matcher backtracks inside C, where no hook can stop it. It goes through the items of a pattern
+-- The matcher backtracks inside C, where no hook can stop it. It goes through a pattern's items
 -- from left to right and, when the rest fails, back to the last item that has another way to match.
 -- So the work is bounded from the last item to the first by two amounts:
 --   fail   the most that an attempt costs which fails in the end: a polynomial in N = bytes + 1, as

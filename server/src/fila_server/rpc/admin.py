@@ -23,6 +23,7 @@ _METHODS = (
     "Purge",
     "Pause",
     "Resume",
+    "Explain",
     "CancelMessage",
     "SetConfig",
     "GetConfig",

@@ -92,8 +92,7 @@ class Engine:
         self.failed = asyncio.Event()  # set when the store failed and the process must end
         self.timing = Timing()
 
-    # --- Life
-    # ---------------------------------------------------------------------------------------
+    # --- Life -------------------------------------------------------------------------------------
 
     def start(self) -> Recovered:
         """Rebuild memory from the store and begin to take commands."""
@@ -126,8 +125,7 @@ class Engine:
         if self.failure is None:
             self._storage.close()
 
-    # --- Commands
-    # -----------------------------------------------------------------------------------
+    # --- Commands ---------------------------------------------------------------------------------
 
     async def ask(self, make: Callable[[Ticket], Command]) -> Any:
         """Hand in a command and return its answer.
@@ -170,8 +168,7 @@ class Engine:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    # --- One turn
-    # -----------------------------------------------------------------------------------
+    # --- One turn ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -261,8 +258,7 @@ class Engine:
         wait_ns = self._broker.next_wake_ns() - self._clock().mono_ns
         self._timer = self._loop.call_later(max(0, wait_ns) / NS_PER_S, self._schedule)
 
-    # --- Failure
-    # ------------------------------------------------------------------------------------
+    # --- Failure ----------------------------------------------------------------------------------
 
     def _fail(self, error: StorageFailed) -> None:
         if self.failure is None:

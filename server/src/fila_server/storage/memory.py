@@ -31,7 +31,7 @@ class MemoryStorage:
         self._failure = ""
         self.free = 1 << 40
 
-    # --- As every store ------------------------------------------------------------------------
+    # --- As every store ---------------------------------------------------------------------------
 
     def write(self, writes: Sequence[Write]) -> None:
         """Apply all writes in order, atomically."""
@@ -83,7 +83,7 @@ class MemoryStorage:
         finally:
             self._failure = self._failure or "the store is closed"
 
-    # --- As a disk fails -----------------------------------------------------------------------
+    # --- As a disk fails --------------------------------------------------------------------------
 
     @property
     def unsynced_groups(self) -> int:

@@ -87,7 +87,7 @@ class FilaServiceServicer:
     """
 
     def Enqueue(self, request, context):
-        """Stores one message. The answer comes after the message is as durable as `storage.sync` promises.
+        """Stores one message. The answer comes once the message is as durable as `storage.sync` promises.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
