@@ -80,7 +80,7 @@ async def run(config: Config, accept_data_loss: bool) -> None:
     )
     engine = Engine(config, storage, compile_hooks(config.lua), secrets.randbits(26))
     recovered = engine.start()
-    _settle_garbage_collector()
+    settle_garbage_collector()
     server = Server(config, engine)
     try:
         address = await server.start()
@@ -122,7 +122,7 @@ async def _until_told(engine: Engine) -> None:
         wait.cancel()
 
 
-def _settle_garbage_collector() -> None:
+def settle_garbage_collector() -> None:
     """Let the collector look rarely: messages make no cycles, and a backlog takes long to look at."""
     gc.collect()
     gc.freeze()

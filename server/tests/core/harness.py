@@ -25,6 +25,7 @@ from fila_server.core.commands import (
 )
 from fila_server.core.consumer import Consumer
 from fila_server.core.effects import Effects
+from fila_server.core.intake import Intake
 from fila_server.core.message import Grant
 from fila_server.core.message import Message as CoreMessage
 from fila_server.core.queue import Queue
@@ -130,7 +131,8 @@ class Harness:
 
     def enqueue(self, queue: str, payload: bytes = b"x", **fields: Any) -> str:
         request = service_pb2.EnqueueRequest(queue=queue, payload=payload, **fields)
-        (result,) = self.ask(lambda ticket: Enqueue(ticket, [request]))
+        drafts = Intake(self.config.limits).draft(request.SerializeToString())
+        (result,) = self.ask(lambda ticket: Enqueue(ticket, drafts))
         if isinstance(result, FilaError):
             raise result
         return str(result)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fila.v1 import admin_pb2 as pb
-from fila_server.core import explain, inspect, operate, parking, produce, settle
+from fila_server.core import explain, inspect, keys, operate, parking, produce, settle
+from fila_server.core.access import CONSUME
 from fila_server.core.clock import NS_PER_S, Now
 from fila_server.core.commands import (
+    Access,
     Ack,
     Admin,
     CloseConsumer,
@@ -74,6 +76,7 @@ class Broker:
         self, config: Config, read: Reader, compile_hooks: HookFactory, nonce: int
     ) -> None:
         self.state = State(config, read, compile_hooks, nonce)
+        self._now = Now(0, 0)  # of the latest group
         self._sweep_ns = 0
         self._sweep_at = b""
         self._handlers: dict[type, Handler] = {
@@ -85,6 +88,7 @@ class Broker:
             OpenConsumer: _open_consumer,
             FrameTaken: _frame_taken,
             Admin: _administer,
+            Access: keys.administer,
         }
 
     def recover(self, now: Now) -> tuple[Recovered, list[Write]]:
@@ -96,6 +100,7 @@ class Broker:
         """Handle a group: what time brought, then the commands in order, then deliveries."""
         state = self.state
         effects = Effects()
+        self._now = now
         state.begin(now)
         self._pass_time(now, effects)
         handlers = self._handlers
@@ -117,12 +122,17 @@ class Broker:
             at = deadlines.next_ns()
             if at is not None and at < wake:
                 wake = at
+        expiry_ns = state.keyring.expiring.next_ns()
+        if expiry_ns is not None:
+            wake = min(wake, self._now.mono_at(expiry_ns))
         timers = state.throttles.timers
         return min(wake, timers[0][0]) if timers else wake
 
     def _pass_time(self, now: Now, effects: Effects) -> None:
         state = self.state
         mono_ns = now.mono_ns
+        if state.keyring.expiring.is_due(now.wall_ns):
+            keys.expire(state, now, effects)
         if state.leases.is_due(mono_ns):
             settle.expire_leases(state, now, effects)
         if state.expiring.is_due(mono_ns):
@@ -168,13 +178,17 @@ def _end_lives(state: State, now: Now, effects: Effects) -> None:
 
 def _open_consumer(state: State, command: OpenConsumer, now: Now, effects: Effects) -> None:
     try:
-        effects.answers.append((command.ticket, _consumer(state, command)))
+        effects.answers.append((command.ticket, _consumer(state, command, now)))
     except FilaError as error:
         effects.answers.append((command.ticket, error))
 
 
-def _consumer(state: State, command: OpenConsumer) -> Consumer:
+def _consumer(state: State, command: OpenConsumer, now: Now) -> Consumer:
     limits = state.options.limits
+    if command.key_id:  # the key may have changed since the call was let in
+        key = state.keyring.caller(command.key_id, now.wall_ns)
+        if not key.may(CONSUME, command.queue):
+            raise keys.denial(key, CONSUME, command.queue)
     queue = state.queue(command.queue)
     credit = command.max_in_flight or limits.default_in_flight
     if credit > limits.max_in_flight:
@@ -186,7 +200,15 @@ def _consumer(state: State, command: OpenConsumer) -> Consumer:
     if state.consumer_count >= limits.max_consumers:
         raise Overloaded(f"{limits.max_consumers} consumers are connected, which is the limit")
     batch = min(max(1, command.max_batch), limits.max_frame_messages)
-    consumer = Consumer(queue, credit, batch, command.visibility_ms, command.is_once, command.sink)
+    consumer = Consumer(
+        queue,
+        credit,
+        batch,
+        command.visibility_ms,
+        command.is_once,
+        command.sink,
+        command.key_id,
+    )
     queue.consumers[consumer] = None
     state.consumer_count += 1
     consumer.offer()

@@ -2,7 +2,7 @@
 """What can be asked of the broker. `ticket` belongs to the asker and comes back with the answer.
 
 Commands carry requests of the contract as they came off the wire: plain data, checked by the
-handlers.
+handlers. Messages to enqueue are taken apart first; see intake.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fila.v1 import admin_pb2, service_pb2
+from fila_server.core.access import Minted
 from fila_server.core.consumer import Consumer
+from fila_server.core.intake import Draft
 from fila_server.core.message import Grant
 
 Ticket = Any
@@ -20,13 +22,10 @@ Ticket = Any
 
 @dataclass(slots=True)
 class Enqueue:
-    """Answered, durably, with a list: a message id, a Duplicate, or a FilaError per item.
-
-    The handler reuses the items' memory: they must not be looked at afterwards.
-    """
+    """Answered, durably, with a list: a message id, a Duplicate, or a FilaError per item."""
 
     ticket: Ticket
-    items: Sequence[service_pb2.EnqueueRequest]
+    items: Sequence[Draft]
 
 
 class Duplicate(str):
@@ -70,6 +69,7 @@ class OpenConsumer:
     visibility_ms: int
     is_once: bool
     sink: object
+    key_id: str = ""  # the API key that asks; empty for none, or the one of the configuration
 
 
 @dataclass(slots=True)
@@ -116,4 +116,24 @@ class Admin:
     progress: Any = None
 
 
-Command = Enqueue | Ack | Nack | Extend | OpenConsumer | FrameTaken | CloseConsumer | Admin
+@dataclass(slots=True)
+class Access:
+    """A request of FilaAdmin about API keys; answered, durably where it changes something.
+
+    `caller_id` names the key that asks, and is empty for the one of the configuration. A key that
+    is to be created comes with what it is made of.
+    """
+
+    ticket: Ticket
+    request: (
+        admin_pb2.CreateApiKeyRequest
+        | admin_pb2.RevokeApiKeyRequest
+        | admin_pb2.ListApiKeysRequest
+        | admin_pb2.SetAclRequest
+        | admin_pb2.GetAclRequest
+    )
+    caller_id: str
+    minted: Minted | None = None
+
+
+Command = Enqueue | Ack | Nack | Extend | OpenConsumer | FrameTaken | CloseConsumer | Admin | Access

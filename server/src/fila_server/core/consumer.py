@@ -24,6 +24,7 @@ class Consumer:
         "is_available",
         "is_once",
         "is_open",
+        "key_id",
         "max_batch",
         "queue",
         "sink",
@@ -39,6 +40,7 @@ class Consumer:
         visibility_ms: int,
         is_once: bool,
         sink: object,
+        key_id: str = "",
     ) -> None:
         self.queue = queue
         self.credit = credit
@@ -46,6 +48,7 @@ class Consumer:
         self.visibility_ms = visibility_ms  # 0 takes the queue's
         self.is_once = is_once  # a Receive: one frame and it is done
         self.sink = sink
+        self.key_id = key_id  # the API key that opened it; empty for none, or one that cannot end
         self.window = 1 if is_once else FRAMES_UNDER_WAY
         self.is_open = True
         self.is_available = False  # stands in queue.available

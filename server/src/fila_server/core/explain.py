@@ -21,7 +21,8 @@ from fila_server.core.operate import find_lane
 from fila_server.core.queue import Queue
 from fila_server.core.records import split
 from fila_server.core.records_pb2 import Head
-from fila_server.core.state import State, shown
+from fila_server.core.names import shown
+from fila_server.core.state import State
 from fila_server.core.throttle import FOREVER, Limiter
 from fila_server.errors import InvalidArgument, MessageNotFound
 

@@ -21,7 +21,8 @@ from fila_server.core.message import Message
 from fila_server.core.queue import DEAD_LETTER_SUFFIX, Queue
 from fila_server.core.records_pb2 import Head
 from fila_server.core.settle import MAX_VISIBILITY_MS, drop
-from fila_server.core.state import State, shown
+from fila_server.core.names import shown
+from fila_server.core.state import State
 from fila_server.errors import (
     ConfigNotFound,
     InvalidArgument,

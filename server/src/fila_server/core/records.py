@@ -20,8 +20,9 @@ queue_prefix = _U32.pack
 message_key = _KEY.pack
 
 # Prefixes of the STATE column.
-CONFIG = b"c"
+API_KEY = b"a"
 BUCKET = b"b"
+CONFIG = b"c"
 NEXT_NUMBER = b"nmessage"
 NEXT_QUEUE = b"nqueue"
 

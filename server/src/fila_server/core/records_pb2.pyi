@@ -80,3 +80,21 @@ class SeenKey(_message.Message):
     message_id: str
     expires_at_ns: int
     def __init__(self, message_id: _Optional[str] = ..., expires_at_ns: _Optional[int] = ...) -> None: ...
+
+class StoredApiKey(_message.Message):
+    __slots__ = ("name", "salt", "digest", "created_at_ns", "expires_at_ns", "superadmin", "acl")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    SUPERADMIN_FIELD_NUMBER: _ClassVar[int]
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    salt: bytes
+    digest: bytes
+    created_at_ns: int
+    expires_at_ns: int
+    superadmin: bool
+    acl: _containers.RepeatedCompositeFieldContainer[_admin_pb2.AclEntry]
+    def __init__(self, name: _Optional[str] = ..., salt: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., created_at_ns: _Optional[int] = ..., expires_at_ns: _Optional[int] = ..., superadmin: _Optional[bool] = ..., acl: _Optional[_Iterable[_Union[_admin_pb2.AclEntry, _Mapping]]] = ...) -> None: ...

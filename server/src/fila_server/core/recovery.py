@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fila_server.core import dead_letter, records, settings
+from fila_server.core import dead_letter, keys, records, settings
 from fila_server.core.clock import NS_PER_MS, Now
 from fila_server.core.lane import Lane, lane_key_of
 from fila_server.core.message import Grant, Message
@@ -35,6 +35,7 @@ def recover(state: State, now: Now) -> tuple[Recovered, list[Write]]:
     _numbers(state)
     by_number = _queues(state)
     _config(state, now)
+    keys.load(state)
     retries = {
         key: Retry.FromString(value) for key, value in state.read.scan(Column.RETRIES, b"", _END)
     }

@@ -13,7 +13,8 @@ from fila_server.core.deliver import lease_record
 from fila_server.core.message import Grant, Message
 from fila_server.core.records_pb2 import Retry
 from fila_server.core.settings import ensure
-from fila_server.core.state import State, shown
+from fila_server.core.names import shown
+from fila_server.core.state import State
 from fila_server.errors import FilaError, InvalidArgument, LeaseExpired, MessageNotFound
 from fila_server.storage.api import Column
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from fila.v1.service_pb2 import EnqueueRequest
 from fila_server.core import parking
+from fila_server.core.access import Keyring
 from fila_server.core.clock import NS_PER_MS, Now
 from fila_server.core.deadlines import Deadlines
 from fila_server.core.message import Grant, Message
+from fila_server.core.names import shown
 from fila_server.core.queue import Hooks, Queue
 from fila_server.core.records import NEXT_NUMBER, body_id, message_key, split, stamp, u64
 from fila_server.core.throttle import Throttles
@@ -59,6 +61,7 @@ class State:
         self.queues: dict[str, Queue] = {}
         self.config: dict[str, str] = {}
         self.throttles = Throttles()
+        self.keyring = Keyring()
 
         self.leases: Deadlines[Grant] = Deadlines(_is_held)
         self.delayed: Deadlines[Message] = Deadlines(_is_delayed)
@@ -241,9 +244,3 @@ def _is_delayed(message: Message) -> bool:
 
 def _is_mortal(message: Message) -> bool:
     return message.extra is not None and message.extra.expires_ns > 0
-
-
-def shown(text: str) -> str:
-    """Return a name as an error text may show it: short, on one line."""
-    text = text if len(text) <= 64 else text[:61] + "..."
-    return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')

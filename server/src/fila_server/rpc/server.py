@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The gRPC server: ports, limits, health, reflection. What each limit defends against is in
-docs/internals/grpc.md.
+"""The gRPC server: ports, TLS, API keys, limits, health, reflection. What each limit defends against
+is in docs/internals/grpc.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from grpc_reflection.v1alpha import reflection
 from fila.v1 import admin_pb2, service_pb2
 from fila_server.config import Config, LimitsConfig
 from fila_server.rpc import admin, service
+from fila_server.rpc.auth import Authenticator
+from fila_server.rpc.tls import server_credentials
 from fila_server.runtime.engine import Engine
 
 
@@ -52,8 +54,12 @@ class Server:
         limits = config.limits
         self._config = config
         self._health = health_aio.HealthServicer()
+        self._credentials = server_credentials(config.tls)
+        bootstrap = config.auth.bootstrap_apikey
         self._server = grpc.aio.server(
-            options=_options(limits), maximum_concurrent_rpcs=limits.max_concurrent_rpcs
+            interceptors=[Authenticator(engine.keyring, bootstrap)] if bootstrap else None,
+            options=_options(limits),
+            maximum_concurrent_rpcs=limits.max_concurrent_rpcs,
         )
         self._server.add_generic_rpc_handlers(
             (service.handlers(service.Service(engine, limits)), admin.handlers(engine))
@@ -68,7 +74,10 @@ class Server:
         address = self._config.server.listen_addr
         host = address.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(address)
+            if self._credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise ListenError(
                 f"cannot listen on {address}: it is in use or not an address of this machine;"

@@ -9,7 +9,8 @@ message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import grpc
@@ -17,9 +18,11 @@ import grpc
 from fila.v1 import service_pb2 as pb
 from fila.v1.messages_pb2 import ItemResult
 from fila_server.config import LimitsConfig
+from fila_server.core.access import CONSUME, PRODUCE
 from fila_server.core.commands import (
     Ack,
     CloseConsumer,
+    Command,
     Duplicate,
     Enqueue,
     Extend,
@@ -28,7 +31,9 @@ from fila_server.core.commands import (
     OpenConsumer,
 )
 from fila_server.core.consumer import Consumer
+from fila_server.core.intake import Draft, Intake
 from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge
+from fila_server.rpc.auth import CALLER, check, denials, restricted
 from fila_server.rpc.status import guarded, item_error, refuse
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.sink import Sink
@@ -40,6 +45,9 @@ _ID_RESULT = "\n&\n$"
 # An empty ItemResult: the item was done.
 _DONE_RESULT = b"\n\x00"
 
+_draft_queue: Callable[[Any], str] = itemgetter(0)
+_item_queue: Callable[[Any], str] = attrgetter("queue")
+
 
 class Service:
     """The handlers of FilaService."""
@@ -47,44 +55,43 @@ class Service:
     def __init__(self, engine: Engine, limits: LimitsConfig) -> None:
         self._engine = engine
         self._limits = limits
+        self.intake = Intake(limits)
 
-    async def enqueue(self, request: pb.EnqueueRequest, context: Context) -> pb.EnqueueResponse:
-        (result,) = await self._engine.ask(lambda ticket: Enqueue(ticket, [request]))
+    async def enqueue(self, drafts: list[Draft], context: Context) -> pb.EnqueueResponse:
+        (result,) = await self._each(Enqueue, drafts, PRODUCE, _draft_queue)
         if isinstance(result, FilaError):
             raise result
         return pb.EnqueueResponse(message_id=result, duplicate=isinstance(result, Duplicate))
 
-    async def enqueue_batch(self, request: pb.EnqueueBatchRequest, context: Context) -> bytes:
-        messages = request.messages
-        self._check_batch(len(messages))
-        results = await self._engine.ask(lambda ticket: Enqueue(ticket, messages))
-        return encode_enqueue_results(results)
+    async def enqueue_batch(self, drafts: list[Draft], context: Context) -> bytes:
+        self._check_batch(len(drafts))
+        return encode_enqueue_results(await self._each(Enqueue, drafts, PRODUCE, _draft_queue))
 
     async def ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
-        (error,) = await self._engine.ask(lambda ticket: Ack(ticket, [request]))
+        (error,) = await self._each(Ack, [request])
         if error is not None:
             raise error
         return pb.AckResponse()
 
     async def nack(self, request: pb.NackRequest, context: Context) -> pb.NackResponse:
-        (error,) = await self._engine.ask(lambda ticket: Nack(ticket, [request]))
+        (error,) = await self._each(Nack, [request])
         if error is not None:
             raise error
         return pb.NackResponse()
 
     async def ack_batch(self, request: pb.AckBatchRequest, context: Context) -> bytes:
         self._check_batch(len(request.acks))
-        return encode_results(await self._engine.ask(lambda ticket: Ack(ticket, request.acks)))
+        return encode_results(await self._each(Ack, request.acks))
 
     async def nack_batch(self, request: pb.NackBatchRequest, context: Context) -> bytes:
         self._check_batch(len(request.nacks))
-        return encode_results(await self._engine.ask(lambda ticket: Nack(ticket, request.nacks)))
+        return encode_results(await self._each(Nack, request.nacks))
 
     async def extend_lease(
         self, request: pb.ExtendLeaseRequest, context: Context
     ) -> pb.ExtendLeaseResponse:
         self._check_batch(len(request.extensions))
-        results = await self._engine.ask(lambda ticket: Extend(ticket, request.extensions))
+        results = await self._each(Extend, request.extensions)
         response = pb.ExtendLeaseResponse()
         for result in results:
             row = response.results.add()
@@ -140,6 +147,29 @@ class Service:
             self._engine.detach(sink)
             self._engine.tell(CloseConsumer(consumer, sink.unsent()))
 
+    async def _each(
+        self,
+        make: Callable[[Any, Any], Command],
+        items: Sequence[Any],
+        permission: int = CONSUME,
+        queue_of: Callable[[Any], str] = _item_queue,
+    ) -> Sequence[Any]:
+        """Ask for the items that the caller may touch; refuse the others, each in its place."""
+        caller = restricted()
+        refused = {}
+        if caller is not None:
+            queues = list(map(queue_of, items))
+            refused = denials(caller, permission, queues)
+        if not refused:
+            results: Sequence[Any] = await self._engine.ask(lambda ticket: make(ticket, items))
+            return results
+        allowed = [item for item, queue in zip(items, queues, strict=True) if queue not in refused]
+        answers: Any = ()
+        if allowed:
+            answers = await self._engine.ask(lambda ticket: make(ticket, allowed))
+        answer = iter(answers)
+        return [refused[queue] if queue in refused else next(answer) for queue in queues]
+
     async def _open(
         self,
         sink: Sink,
@@ -149,10 +179,13 @@ class Service:
         visibility_ms: int,
         is_once: bool = False,
     ) -> Consumer:
+        check(CONSUME, queue)
+        caller = CALLER.get()
+        key_id = "" if caller is None else caller.key_id
         task = asyncio.ensure_future(
             self._engine.ask(
                 lambda ticket: OpenConsumer(
-                    ticket, queue, max_in_flight, max_batch, visibility_ms, is_once, sink
+                    ticket, queue, max_in_flight, max_batch, visibility_ms, is_once, sink, key_id
                 )
             )
         )
@@ -212,24 +245,24 @@ def handlers(service: Service) -> grpc.GenericRpcHandler[Any, Any]:
     Handlers that return bytes have encoded their answer.
     """
 
-    def unary(handler: Any, request: Any) -> Any:
+    def unary(handler: Any, decode: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(
             guarded(handler),
-            request_deserializer=request.FromString,
+            request_deserializer=decode,
             response_serializer=_encoded,
         )
 
     return grpc.method_handlers_generic_handler(
         "fila.v1.FilaService",
         {
-            "Enqueue": unary(service.enqueue, pb.EnqueueRequest),
-            "EnqueueBatch": unary(service.enqueue_batch, pb.EnqueueBatchRequest),
-            "Ack": unary(service.ack, pb.AckRequest),
-            "Nack": unary(service.nack, pb.NackRequest),
-            "AckBatch": unary(service.ack_batch, pb.AckBatchRequest),
-            "NackBatch": unary(service.nack_batch, pb.NackBatchRequest),
-            "ExtendLease": unary(service.extend_lease, pb.ExtendLeaseRequest),
-            "Receive": unary(service.receive, pb.ReceiveRequest),
+            "Enqueue": unary(service.enqueue, service.intake.draft),
+            "EnqueueBatch": unary(service.enqueue_batch, service.intake.drafts),
+            "Ack": unary(service.ack, pb.AckRequest.FromString),
+            "Nack": unary(service.nack, pb.NackRequest.FromString),
+            "AckBatch": unary(service.ack_batch, pb.AckBatchRequest.FromString),
+            "NackBatch": unary(service.nack_batch, pb.NackBatchRequest.FromString),
+            "ExtendLease": unary(service.extend_lease, pb.ExtendLeaseRequest.FromString),
+            "Receive": unary(service.receive, pb.ReceiveRequest.FromString),
             "Consume": grpc.unary_stream_rpc_method_handler(
                 service.consume,
                 request_deserializer=pb.ConsumeRequest.FromString,

@@ -1,0 +1,3 @@
+"""x"""
+def options(p): pass
+def run(c): pass

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The full lifecycle through the Python SDK: enqueue, deliver, ack.
+
+One client process, batches, a durable broker beside it. Three parts, each on messages of its own:
+enqueue alone, consume and ack alone, and both at once, which is the figure that counts.
+"""
+
+import argparse
+import asyncio
+import time
+
+import fila
+from bench.broker import Measured, broker
+from bench.report import Report, percentile
+
+KEYS = 20  # fairness keys: tenants of one queue
+PINGS = 200
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=200_000, help="per part (200000)")
+    parser.add_argument("--batch", type=int, default=1000, help="messages per request (1000)")
+    parser.add_argument("--size", type=int, default=256, help="payload bytes (256)")
+    parser.add_argument("--sync", default="always", choices=["always", "interval", "never"])
+
+
+def run(chosen: argparse.Namespace) -> None:
+    title = f"lifecycle: {chosen.messages:,} x {chosen.size} B, batches of {chosen.batch}"
+    report = Report(f"{title}, sync = {chosen.sync}", chosen.json)
+    with broker(sync=chosen.sync) as measured:
+        rates = asyncio.run(_measure(measured, chosen, report))
+    for name, rate in rates.items():
+        bar = "40,000 at least, 100,000 the aim" if name == "lifecycle" else ""
+        unit = "us" if name.startswith("latency") else "/s"
+        report.add(name, f"{rate:,.0f} {unit}", bar, **{name.replace(" ", "_"): rate})
+    _shares(report, measured.spent)
+    report.show()
+
+
+async def _measure(
+    measured: Measured, chosen: argparse.Namespace, report: Report
+) -> dict[str, float]:
+    async with fila.AsyncClient(measured.address, timeout=60) as client:
+        for queue in ("warm", "one", "two", "ping"):
+            await client.create_queue(queue)
+        report.progress("warming up")
+        await _both(client, "warm", min(20_000, chosen.messages), chosen)
+        report.progress("enqueue")
+        enqueue = await _timed(_produce(client, "one", chosen.messages, chosen), chosen.messages)
+        report.progress("consume and ack")
+        consume = await _timed(_consume(client, "one", chosen.messages, chosen), chosen.messages)
+        report.progress("both at once")
+        both = await _timed(_both(client, "two", chosen.messages, chosen), chosen.messages)
+        report.progress("one at a time")
+        waits = await _latencies(client)
+    return {
+        "enqueue": enqueue,
+        "consume and ack": consume,
+        "lifecycle": both,
+        "latency p50": percentile(waits, 0.5) * 1e6,
+        "latency p99": percentile(waits, 0.99) * 1e6,
+    }
+
+
+async def _timed(work: object, count: int) -> float:
+    began = time.perf_counter()
+    await work  # type: ignore[misc]
+    return count / (time.perf_counter() - began)
+
+
+async def _both(
+    client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
+) -> None:
+    await asyncio.gather(
+        _produce(client, queue, count, chosen), _consume(client, queue, count, chosen)
+    )
+
+
+async def _produce(
+    client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
+) -> None:
+    """Two loops, so that a request is under way while the next one is encoded."""
+    payload = b"x" * chosen.size
+    template = [
+        fila.EnqueueMessage(queue, None, payload, fairness_key=f"tenant-{n % KEYS}")
+        for n in range(chosen.batch)
+    ]
+    left = count
+
+    async def loop() -> None:
+        nonlocal left
+        while left > 0:
+            batch = template[: min(left, chosen.batch)]
+            left -= len(batch)
+            for result in await client.enqueue_many(batch):
+                result.unwrap()
+
+    await asyncio.gather(loop(), loop())
+
+
+async def _consume(
+    client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
+) -> None:
+    acks: set[asyncio.Task[list[fila.FilaError | None]]] = set()
+    batch: list[fila.AsyncConsumeMessage] = []
+    left = count
+    credit = 4 * chosen.batch
+    async with client.consume(queue, max_in_flight=credit, batch_size=chosen.batch) as consumer:
+        async for message in consumer:
+            batch.append(message)
+            left -= 1
+            if len(batch) == chosen.batch or left == 0:
+                acks.add(asyncio.create_task(client.ack_many(batch)))
+                batch = []
+                if len(acks) > 2 or left == 0:
+                    done, acks = await asyncio.wait(
+                        acks,
+                        return_when=asyncio.ALL_COMPLETED if left == 0 else "FIRST_COMPLETED",
+                    )
+                    assert not any(error for ack in done for error in ack.result())
+            if left == 0:
+                return
+
+
+async def _latencies(client: fila.AsyncClient) -> list[float]:
+    """Seconds from the call of enqueue to the message in a waiting consumer's hands."""
+    waits = []
+    async with client.consume("ping") as consumer:
+        for _ in range(PINGS):
+            began = time.perf_counter()
+            enqueued = asyncio.create_task(client.enqueue("ping", payload=b"x"))
+            message = await anext(consumer)
+            waits.append(time.perf_counter() - began)
+            await enqueued
+            await message.ack()
+    return waits
+
+
+def _shares(report: Report, spent: dict[str, float]) -> None:
+    if not spent:
+        return
+    cpu = spent["cpu_s"]
+    core, storage = spent["core_s"], spent["storage_s"]
+    for name, seconds in (("core", core), ("storage", storage), ("gRPC", cpu - core - storage)):
+        share = seconds / cpu
+        report.add(f"server time in {name}", f"{share:.0%}", **{f"share_{name.lower()}": share})
+    per_group = spent["items"] / max(1, spent["groups"])
+    report.add("items per group commit", f"{per_group:,.0f}", items_per_group=per_group)
+    report.note("One client process and the broker share the machine's cores; fsync as configured.")
