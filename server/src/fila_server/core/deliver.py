@@ -26,15 +26,25 @@ if TYPE_CHECKING:
 def deliver(state: State, now: Now, effects: Effects) -> None:
     """Hand out whatever can be handed out in the queues where something changed."""
     dirty, state.dirty = state.dirty, {}
-    for queue in dirty:
-        if not queue.paused:
-            _deliver_queue(state, queue, now, effects)
+    idle = 0
+    while dirty and idle < 2:  # a queue that steps back twice in vain waits for a limiter's timer
+        again: dict[Queue, None] = {}
+        delivered = len(effects.frames)
+        for queue in dirty:
+            if not queue.paused:
+                first = _deliver_queue(state, queue, now, effects)
+                if first is not None:
+                    again[first] = again[queue] = None
+        idle = idle + 1 if len(effects.frames) == delivered else 0
+        dirty = again
 
 
-def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> None:
+def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> Queue | None:
+    """Return the queue, if any, that a limiter was left to and that is to be asked first."""
+    first: Queue | None = None
     throttles = state.throttles
     available = queue.available
-    fit = max(1, state.options.limits.max_frame_bytes // queue.largest)
+    fit = queue.fit(state.options.limits.max_frame_bytes)
     while available:
         consumer = available[0]
         if consumer.credit <= 0 or consumer.window <= 0 or not consumer.is_open:
@@ -42,7 +52,7 @@ def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> No
             consumer.is_available = False
             continue
         if queue.due_lines:
-            wake(throttles, queue, now.mono_ns)
+            first = wake(throttles, queue, now.mono_ns)
         if not queue.ring:
             break
         limit = min(consumer.credit, consumer.max_batch, fit)
@@ -60,7 +70,8 @@ def _deliver_queue(state: State, queue: Queue, now: Now, effects: Effects) -> No
             consumer.is_open = False
         available.rotate(-1)
     if queue.total == 0:
-        queue.largest = 1  # let the next messages decide how many fit a frame
+        queue.measure_anew()
+    return first
 
 
 def _thaw(state: State, queue: Queue, picked: list[Pick]) -> list[Message]:

@@ -117,10 +117,20 @@ def mark_due(limiter: Limiter) -> list[Queue]:
     return queues
 
 
-def wake(throttles: Throttles, queue: Queue, now_ns: int) -> None:
-    """Pass as many deliveries to the front of each due line as its limiter has room for."""
+def wake(throttles: Throttles, queue: Queue, now_ns: int) -> Queue | None:
+    """Pass as many deliveries to the front of each due line as its limiter has room for.
+
+    Where a limiter's turn is another queue's, return that one: it is to be asked first.
+    """
+    first: Queue | None = None
     for line in list(queue.due_lines):
         limiter = line.limiter
+        if len(limiter.lines) > 1 and line.awake == 0:
+            whose = _whose_turn(limiter, queue)
+            if whose is not queue:
+                first = whose
+                continue
+        was_served = False
         while line.lanes:
             lane = line.lanes[0]
             room = limiter.room(lane.cost, now_ns) - line.awake
@@ -136,6 +146,7 @@ def wake(throttles: Throttles, queue: Queue, now_ns: int) -> None:
                 lane.turn = lane.key.weight
             lane.passes = min(lane.turn, room, len(lane.messages))
             line.awake += lane.passes
+            was_served = True
             make_ready(lane)
         if not line.lanes:
             del queue.due_lines[line]
@@ -143,8 +154,17 @@ def wake(throttles: Throttles, queue: Queue, now_ns: int) -> None:
             del queue.due_lines[line]
             watch(throttles, line, now_ns)
         # Between queues the limiter serves in turn: this one goes to the end.
-        if len(limiter.lines) > 1:
+        if was_served and len(limiter.lines) > 1:
             limiter.lines[queue] = limiter.lines.pop(queue)
+    return first
+
+
+def _whose_turn(limiter: Limiter, queue: Queue) -> Queue:
+    """Return the queue that has waited longest of those that could use the limiter now."""
+    for other, line in limiter.lines.items():
+        if other is queue or (line.lanes and other.available and not other.paused):
+            return other
+    return queue
 
 
 def pause(key: FairnessKey) -> None:
