@@ -8,6 +8,7 @@ Run as a module it is that process: `python -m bench.broker --data-dir DIR --syn
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -31,6 +32,12 @@ class Measured:
     pid: int
     start_s: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
+
+
+    def cpu_s(self) -> float:
+        """The processor time that the broker has used so far."""
+        words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import fila
 from bench.broker import Measured, broker
 from bench.report import Report, percentile
 
-KEYS = 20  # fairness keys: tenants of one queue
 PINGS = 200
 
 
@@ -21,6 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=200_000, help="per part (200000)")
     parser.add_argument("--batch", type=int, default=1000, help="messages per request (1000)")
     parser.add_argument("--size", type=int, default=256, help="payload bytes (256)")
+    parser.add_argument("--keys", type=int, default=20, help="fairness keys (20)")
     parser.add_argument("--sync", default="always", choices=["always", "interval", "never"])
 
 
@@ -44,13 +44,13 @@ async def _measure(
         for queue in ("warm", "one", "two", "ping"):
             await client.create_queue(queue)
         report.progress("warming up")
-        await _both(client, "warm", min(20_000, chosen.messages), chosen)
+        await both(client, "warm", min(20_000, chosen.messages), chosen)
         report.progress("enqueue")
         enqueue = await _timed(_produce(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("consume and ack")
         consume = await _timed(_consume(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("both at once")
-        both = await _timed(_both(client, "two", chosen.messages, chosen), chosen.messages)
+        both = await _timed(both(client, "two", chosen.messages, chosen), chosen.messages)
         report.progress("one at a time")
         waits = await _latencies(client)
     return {
@@ -68,9 +68,10 @@ async def _timed(work: object, count: int) -> float:
     return count / (time.perf_counter() - began)
 
 
-async def _both(
+async def both(
     client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
 ) -> None:
+    """Enqueue, deliver and ack so many messages."""
     await asyncio.gather(
         _produce(client, queue, count, chosen), _consume(client, queue, count, chosen)
     )
@@ -82,7 +83,7 @@ async def _produce(
     """Two loops, so that a request is under way while the next one is encoded."""
     payload = b"x" * chosen.size
     template = [
-        fila.EnqueueMessage(queue, None, payload, fairness_key=f"tenant-{n % KEYS}")
+        fila.EnqueueMessage(queue, None, payload, fairness_key=f"tenant-{n % chosen.keys}")
         for n in range(chosen.batch)
     ]
     left = count

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
+
+# gRPC writes lines of its own to stderr, one for each handshake that a stranger spoils. It looks at
+# this when it is imported, which is after this module: "log" sorts before "rpc".
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 class _Json(logging.Formatter):

@@ -23,6 +23,7 @@ from fila_server.config import Config, ConfigError, load
 from fila_server.errors import FilaError, StorageFailed
 from fila_server.log import configure_logging
 from fila_server.rpc.server import ListenError, Server
+from fila_server.rpc.tls import server_credentials
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.hooks import compile_hooks
 from fila_server.storage.rocks import RocksStorage
@@ -30,6 +31,8 @@ from fila_server.storage.rocks import RocksStorage
 log = logging.getLogger("fila_server")
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
+# 128 random bits, written in base64.
+_SHORT_KEY = 22
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,6 +75,7 @@ def command(
 
 async def run(config: Config, accept_data_loss: bool) -> None:
     """Run a broker until a signal ends it. Raises StorageFailed if the store fails meanwhile."""
+    server_credentials(config.tls)  # a bad certificate is reported before the store is touched
     storage = RocksStorage.open(
         config.server.data_dir,
         block_cache_bytes=config.storage.block_cache_bytes,
@@ -93,14 +97,10 @@ async def run(config: Config, accept_data_loss: bool) -> None:
         recovered.messages,
         recovered.leases,
     )
-    if not address.startswith(_LOOPBACK):
-        log.warning(
-            "listening on %s with no authentication: anybody who can reach it can read and delete"
-            " messages",
-            address,
-        )
+    warn_of_exposure(config, address)
+    told = _told_to_stop()  # before anybody knows that the broker is there
     click.echo("FILA READY " + json.dumps({"address": address, "pid": os.getpid()}))
-    await _until_told(engine)
+    await _until_told(told, engine)
     await server.not_serving()
     engine.close_consumers()
     await server.stop(config.server.shutdown_grace_ms / 1000)
@@ -110,12 +110,43 @@ async def run(config: Config, accept_data_loss: bool) -> None:
     log.info("stopped")
 
 
-async def _until_told(engine: Engine) -> None:
-    """Wait for SIGINT, SIGTERM, or the store's failure."""
+def warn_of_exposure(config: Config, address: str) -> None:
+    """Say loudly what a stranger could do who reaches the address."""
+    key = config.auth.bootstrap_apikey
+    if key and len(key) < _SHORT_KEY:
+        log.warning(
+            "auth.bootstrap_apikey has only %d characters and may do everything: choose one that"
+            " nobody can guess",
+            len(key),
+        )
+    if address.startswith(_LOOPBACK):
+        return
+    if not key and not config.tls.ca_file:
+        log.warning(
+            "listening on %s with no authentication: anybody who can reach it can read and delete"
+            " messages; set auth.bootstrap_apikey or tls.ca_file",
+            address,
+        )
+    if not config.tls.cert_file:
+        log.warning(
+            "listening on %s without TLS: messages%s can be read on the way; set tls.cert_file and"
+            " tls.key_file",
+            address,
+            " and API keys" if key else "",
+        )
+
+
+def _told_to_stop() -> asyncio.Event:
+    """Return what SIGINT and SIGTERM set from now on."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
+    return told
+
+
+async def _until_told(told: asyncio.Event, engine: Engine) -> None:
+    """Wait for a signal to stop, or the store's failure."""
     waits = [asyncio.ensure_future(event.wait()) for event in (told, engine.failed)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
@@ -123,7 +154,7 @@ async def _until_told(engine: Engine) -> None:
 
 
 def settle_garbage_collector() -> None:
-    """Let the collector look rarely: messages make no cycles, and a backlog takes long to look at."""
+    """Let the collector look rarely: messages make no cycles, and a backlog is long to look at."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

@@ -468,6 +468,6 @@ TestLifecycle.settings = settings(
     max_examples=100,
     stateful_step_count=40,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Stores of both kinds, children to kill, and the disk that fails."""
+"""Stores of both kinds, and children to kill."""
 
 import os
 import subprocess
@@ -38,15 +38,6 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 @pytest.fixture
 def store(open_store: Callable[[], Storage]) -> Storage:
     return open_store()
-
-
-@pytest.fixture(scope="session")
-def faultfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the disk that fails, and return the library to preload."""
-    library = tmp_path_factory.mktemp("faultfs") / "faultfs.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
-    subprocess.run([*command, str(FOLDER / "faultfs.c"), "-ldl"], check=True)
-    return library
 
 
 @pytest.fixture

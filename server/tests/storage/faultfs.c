@@ -114,10 +114,15 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
   return pwrite(fd, data, size, offset);
 }
 
-// RocksDB asks before it tries again.
+// RocksDB asks before it tries again, and the broker asks every second.
 int statvfs(const char *path, struct statvfs *volume) {
   int result = real_statvfs(path, volume);
   char kind = armed_fault();
   if (kind == 'w' || kind == 's') volume->f_bfree = volume->f_bavail = 0;
   return result;
+}
+
+// The name under which a program calls it that was built for large files, as Python is.
+int statvfs64(const char *path, struct statvfs64 *volume) {
+  return statvfs(path, (struct statvfs *)volume);
 }

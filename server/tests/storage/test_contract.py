@@ -129,6 +129,16 @@ def test_a_scan_keeps_to_its_bounds(
     assert [key for key, _ in store.scan(MESSAGES, start, end)] == expected
 
 
+def test_a_scan_keeps_to_bounds_that_nobody_else_holds(store: Storage) -> None:
+    """The bounds of a scan are its own: that the caller lets go of them changes nothing."""
+    keys = [n.to_bytes(4, "big") for n in range(6)]
+    store.write([(MESSAGES, key, b"x") for key in keys])
+    for _ in range(100):
+        scan = store.scan(MESSAGES, (2).to_bytes(4, "big"), (4).to_bytes(4, "big"))
+        others = [(2**32 - n).to_bytes(4, "big") for n in range(1, 10)]
+        assert [key for key, _ in scan] == keys[2:4], others
+
+
 def test_a_scan_shows_the_store_as_it_was_when_asked(store: Storage) -> None:
     store.write([(MESSAGES, key, b"1") for key in (b"a", b"b", b"c")])
     scan = store.scan(MESSAGES, b"", END)

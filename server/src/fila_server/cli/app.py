@@ -4,12 +4,13 @@
 0 done    1 failed    2 wrong usage    130 stopped by Ctrl-C
 """
 
+import os
 import sys
 from typing import Any
 
 import click
 
-from fila_server.cli import admin, hook, messages, queues, stats, throttle
+from fila_server.cli import admin, auth, hook, messages, queues, stats, throttle
 from fila_server.cli.command import CommandGroup
 from fila_server.cli.demo import demo
 from fila_server.cli.session import Session
@@ -55,6 +56,7 @@ for _command in (
     admin.redrive,
     throttle.throttle,
     admin.config,
+    auth.auth,
     hook.hook,
     demo,
 ):
@@ -63,6 +65,8 @@ for _command in (
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code; prints at most one line of error."""
+    # gRPC would add lines of its own. It looks at this when it is imported, which is later.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         return cli.main(arguments, prog_name="fila", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 BAD_API_KEY = "the API key holds characters other than printable ASCII; copy it again"
 CERT_NEEDS_KEY = "--tls-cert and --tls-key go together; pass both"
 KEY_OR_MESSAGE = "name what to explain: --key FAIRNESS_KEY or --message ID, one of them"
+ALLOW_OR_SUPERADMIN = "say what the key may do: --allow PERMISSION:PATTERN, or --superadmin"
+SUPERADMIN_IS_ALL = "--superadmin and --allow exclude each other; a superadmin may do everything"
+BAD_EXPIRY = "--expires is how long the key works; name a time above 0, or leave it out for ever"
+NOTHING_TO_ALLOW = (
+    "name at least one --allow PERMISSION:PATTERN; to take everything away, revoke the key"
+)
 NOTHING_TO_UPDATE = "nothing to change; name at least one setting"
 NOTHING_TO_THROTTLE = "nothing to set; pass --rate, --burst or --concurrency"
 NOT_CONFIRMED = "nothing was changed"
@@ -43,6 +49,13 @@ def bad_number(value: str) -> str:
 def bad_pair(value: str) -> str:
     # A header's value may be private: the text repeats no more than the word's length.
     return f"expected K=V with a name before the equals sign, got {len(value)} characters without"
+
+
+def bad_permission(value: str) -> str:
+    return (
+        f"{quoted(value)} is not PERMISSION:PATTERN; write produce, consume or admin, a colon, and "
+        f"a queue name, a prefix like orders.*, or *"
+    )
 
 
 def not_utf8(path: str) -> str:
@@ -161,6 +174,11 @@ def _queue_word(error: "FilaError") -> str:
 def _unavailable(error: "FilaError", session: "Session") -> str:
     address = one_line(session.addr)
     host = address.rpartition(":")[0]
+    if session.uses_tls:
+        return (
+            f"no broker answers at {address} over TLS; check that it runs with TLS, that --tls-ca "
+            f"signed its certificate for this name, and that it accepts --tls-cert"
+        )
     if host in ("127.0.0.1", "localhost", "[::1]"):
         start = f"start one with: fila-server --listen {address}"
         return f"no broker answers at {address}; {start} (or name another with --addr)"
@@ -179,6 +197,13 @@ def _unauthenticated(error: "FilaError", session: "Session") -> str:
     if session.api_key is None:
         return f"the broker at {address} wants an API key; set FILA_API_KEY or pass --api-key"
     return f"the broker at {address} does not accept this API key; check FILA_API_KEY or --api-key"
+
+
+def _permission_denied(error: "FilaError", session: "Session") -> str:
+    # Without a key the broker has API keys switched off, and its text says so.
+    if session.api_key is None:
+        return _plain(error)
+    return f"{_plain(error)}; ask for a key that has it"
 
 
 def _unimplemented(error: "FilaError", session: "Session") -> str:
@@ -207,6 +232,7 @@ _WRITERS: dict[str, Callable[["FilaError", "Session"], str]] = {
     "UnavailableError": _unavailable,
     "DeadlineExceededError": _deadline,
     "UnauthenticatedError": _unauthenticated,
-    "PermissionDeniedError": _with("ask for a key with that permission"),
+    "PermissionDeniedError": _permission_denied,
+    "ApiKeyNotFoundError": _with("list the keys with: fila auth list"),
     "UnimplementedError": _unimplemented,
 }

@@ -34,9 +34,15 @@ class Session:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_server_name: str | None = None
     api_key: str | None = None
     timeout: float = DEFAULT_TIMEOUT_S
     json: bool = False
+
+    @property
+    def uses_tls(self) -> bool:
+        named = (self.tls_ca, self.tls_cert, self.tls_key, self.tls_server_name)
+        return self.tls or any(named)
 
     @contextmanager
     def client(self) -> Iterator["Client"]:
@@ -80,13 +86,17 @@ class Session:
 
         if (self.tls_cert is None) != (self.tls_key is None):
             raise click.UsageError(failures.CERT_NEEDS_KEY)
-        named = (self.tls_ca, self.tls_cert, self.tls_key)
-        if not self.tls and not any(named):
+        if not self.uses_tls:
             return None
-        for path in filter(None, named):
+        for path in filter(None, (self.tls_ca, self.tls_cert, self.tls_key)):
             if not os.access(path, os.R_OK) or Path(path).is_dir():
                 raise click.UsageError(failures.unreadable_file(path))
-        return TlsOptions(ca_file=self.tls_ca, cert_file=self.tls_cert, key_file=self.tls_key)
+        return TlsOptions(
+            ca_file=self.tls_ca,
+            cert_file=self.tls_cert,
+            key_file=self.tls_key,
+            server_name=self.tls_server_name,
+        )
 
     def _api_key(self) -> str | None:
         # gRPC refuses other characters in metadata, with a text that repeats the value.
@@ -108,26 +118,32 @@ def shared_options(*, root: bool, broker: bool) -> list[click.Parameter]:
 
 def _connection_options(root: bool) -> list[click.Parameter]:
     common: dict[str, Any] = {"hidden": not root}
-    address: dict[str, Any] = {"envvar": "FILA_ADDR", "show_envvar": True} if root else {}
-    api_key: dict[str, Any] = {"envvar": "FILA_API_KEY", "show_envvar": True} if root else {}
+
+    def connection(name: str, help: str, **attributes: Any) -> click.Option:
+        if root:
+            variable = "FILA_" + name.removeprefix("--").replace("-", "_").upper()
+            attributes |= {"envvar": variable, "show_envvar": True}
+        return _option(name, help=help, **attributes, **common)
+
     return [
-        _option(
+        connection(
             "--addr",
+            f"The broker's address; {DEFAULT_ADDRESS} unless told.",
             metavar="HOST:PORT",
-            **address,
-            **common,
-            help=(f"The broker's address; {DEFAULT_ADDRESS} unless told."),
         ),
-        _option("--tls", is_flag=True, **common, help="Use TLS, trusting the system's roots."),
-        _option("--tls-ca", metavar="FILE", **common, help="Use TLS, trusting this CA (PEM)."),
-        _option("--tls-cert", metavar="FILE", **common, help="Client certificate for mTLS (PEM)."),
-        _option("--tls-key", metavar="FILE", **common, help="Key of that certificate (PEM)."),
-        _option(
+        connection("--tls", "Use TLS, trusting the system's roots.", is_flag=True),
+        connection("--tls-ca", "Use TLS, trusting this CA (PEM).", metavar="FILE"),
+        connection("--tls-cert", "Client certificate for mTLS (PEM).", metavar="FILE"),
+        connection("--tls-key", "Key of that certificate (PEM).", metavar="FILE"),
+        connection(
+            "--tls-server-name",
+            "Use TLS, expecting this name in the broker's certificate.",
+            metavar="NAME",
+        ),
+        connection(
             "--api-key",
+            "The API key; the environment keeps it out of the process list.",
             metavar="KEY",
-            **api_key,
-            **common,
-            help=("The API key; the environment keeps it out of the process list."),
         ),
         _option(
             "--timeout",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""How typed words become values: durations, `K=V` pairs, and text that may come from a file."""
+"""How typed words become values: durations, pairs, permissions, and text that a file may hold."""
 
 import math
 import re
@@ -11,6 +11,7 @@ import click
 from fila_server.cli import failures
 
 _UNIT_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PERMISSIONS = ("produce", "consume", "admin")
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|)")
 
 
@@ -56,6 +57,22 @@ class Pair(click.ParamType[tuple[str, str]]):
         return key, rest
 
 
+class Permit(click.ParamType[tuple[str, str]]):
+    """`PERMISSION:PATTERN`; the broker judges the pattern."""
+
+    name = "PERMISSION:PATTERN"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        permission, colon, pattern = value.partition(":")
+        if permission not in _PERMISSIONS or not colon or not pattern:
+            self.fail(failures.bad_permission(value), param, ctx)
+        return permission, pattern
+
+
 class Script(click.ParamType[str]):
     """Lua source, or `@FILE` with it."""
 
@@ -72,6 +89,7 @@ class Script(click.ParamType[str]):
 
 DURATION = Duration()
 PAIR = Pair()
+PERMIT = Permit()
 SCRIPT = Script()
 
 

@@ -145,6 +145,8 @@ class Broker:
         if self._sweep_ns <= mono_ns:
             self._sweep_ns = mono_ns + _SWEEP_NS
             self._sweep_at = produce.forget_seen(state, self._sweep_at, now, effects)
+            for queue in state.queues.values():
+                queue.resting.clear()
 
 
 def _release_delayed(state: State, now: Now) -> None:

@@ -96,6 +96,7 @@ def move(
     effects.writes.append((Column.MESSAGES, key, value))
     effects.writes.append((Column.RETRIES, key, retry.SerializeToString()))
     target.largest = max(target.largest, len(body))
+    target.note_error(error)
     target.counters.enqueued += 1
     state.push(lane, moved)
     state.dirty[target] = None

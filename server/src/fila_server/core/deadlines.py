@@ -29,9 +29,13 @@ class Deadlines(Generic[T]):
     def push(self, at_ns: int, order: int, thing: T) -> None:
         heappush(self._heap, (at_ns, order, thing))
 
-    def vanished(self) -> None:
-        """Note that one entry's thing is no longer live."""
-        self._vanished += 1
+    def __len__(self) -> int:
+        """Return how many entries memory holds, vanished ones that were not cleared included."""
+        return len(self._heap)
+
+    def vanished(self, count: int = 1) -> None:
+        """Note that the things of so many entries are no longer live."""
+        self._vanished += count
         if self._vanished > _FEW and self._vanished * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if self._is_live(entry[2])]
             heapify(self._heap)

@@ -140,7 +140,8 @@ def lease_record(grant: Grant) -> tuple[Column, bytes, bytes]:
 
 def _frame(state: State, grant: Grant, now: Now) -> bytes:
     """Encode a ConsumeResponse (or ReceiveResponse), and let go of the messages' bodies."""
-    token = grant.token
+    token = records.token_field(grant.token)
+    token_bytes = len(token)
     leased = records.timestamp_field(2, now.wall_ns) + records.timestamp_field(3, grant.expires_ns)
     prefix = records.frame_prefix
     parts: list[bytes] = []
@@ -149,15 +150,13 @@ def _frame(state: State, grant: Grant, now: Now) -> bytes:
     freed = 0
     for message in grant.messages:
         lane = message.lane
-        if message.extra is not None:
-            metadata = records.delivery_metadata(
-                lane.static_metadata(), token, message.attempt, message.extra.error
-            )
-        elif lane.tail_token == token:
-            metadata = lane.tail
+        if message.extra is None:
+            metadata = lane.metadata
+            if lane.metadata_of != (lane.key.weight, token_bytes):
+                metadata = lane.frame_metadata(token_bytes)
         else:
-            metadata = lane.tail = records.delivery_metadata(lane.static_metadata(), token, 0, "")
-            lane.tail_token = token
+            retry = records.retry_fields(message.attempt, message.extra.error)
+            metadata = records.framed_metadata(lane.metadata_fields() + retry, token_bytes)
         stamp = message.stamp
         times = stamps.get(stamp)
         if times is None:
@@ -166,9 +165,10 @@ def _frame(state: State, grant: Grant, now: Now) -> bytes:
         assert body is not None
         size = len(body)
         freed += size
-        append(prefix(size + len(metadata) + len(times)))
+        append(prefix(size + len(metadata) + token_bytes + len(times)))
         append(body)
         append(metadata)
+        append(token)
         append(times)
         message.body = None  # the disk has it, should it be needed again
     state.hot_bytes -= freed

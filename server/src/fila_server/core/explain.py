@@ -17,11 +17,11 @@ from fila_server.core.clock import NS_PER_S, Now
 from fila_server.core.commands import Admin
 from fila_server.core.lane import FairnessKey, Lane
 from fila_server.core.message import Message
+from fila_server.core.names import shown
 from fila_server.core.operate import find_lane
 from fila_server.core.queue import Queue
 from fila_server.core.records import split
 from fila_server.core.records_pb2 import Head
-from fila_server.core.names import shown
 from fila_server.core.state import State
 from fila_server.core.throttle import FOREVER, Limiter
 from fila_server.errors import InvalidArgument, MessageNotFound

@@ -10,6 +10,9 @@ keys and with 100,000.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from fila_server.core.lane import Lane
 from fila_server.core.message import Message
 from fila_server.core.parking import admit, leave
@@ -23,31 +26,31 @@ Pick = Message | tuple[Lane, int]
 def pick(queue: Queue, limit: int, throttles: Throttles, now_ns: int) -> list[Pick]:
     """Take up to `limit` messages out of their lanes in the order of delivery."""
     picked: list[Pick] = []
+    append = picked.append
     ring = queue.ring
+    quantum = queue.quantum
     while limit > 0 and ring:
         key = ring[0]
-        if key.deficit <= 0:
-            key.deficit = key.weight * queue.quantum
-        turn = min(key.deficit, limit)
-        left = turn
+        turn = key.deficit
+        if turn <= 0:
+            turn = key.deficit = key.weight * quantum
+        if turn > limit:
+            turn = limit
         lanes = key.ready
-        while left > 0 and lanes:
-            lane = lanes[0]
+        lane = lanes[0]
+        if len(lanes) > 1 or lane.limiters:
+            taken = _take_turn(queue, lanes, turn, append, throttles, now_ns)
+        else:  # most keys have one lane and no limits
             messages = lane.messages
-            if lane.limiters and not admit(throttles, lane, now_ns):
-                lanes.popleft()
-                continue
-            message = messages.popleft()
-            picked.append((lane, message) if message.__class__ is int else message)  # type: ignore[arg-type]
-            left -= 1
+            taken = len(messages)
+            if taken > turn:
+                taken = turn
+            for _ in range(taken):
+                message = messages.popleft()
+                append((lane, message) if message.__class__ is int else message)  # type: ignore[arg-type]
             if not messages:
                 lanes.popleft()
-                lane.is_ready = False
-                leave(lane)
-                queue.dropped(lane)
-            elif len(lanes) > 1:
-                lanes.rotate(-1)
-        taken = turn - left
+                _emptied(queue, lane)
         limit -= taken
         key.deficit -= taken
         key.pending -= taken
@@ -60,3 +63,36 @@ def pick(queue: Queue, limit: int, throttles: Throttles, now_ns: int) -> list[Pi
             ring.rotate(-1)
     queue.pending -= len(picked)
     return picked
+
+
+def _take_turn(
+    queue: Queue,
+    lanes: deque[Lane],
+    turn: int,
+    append: Callable[[Pick], None],
+    throttles: Throttles,
+    now_ns: int,
+) -> int:
+    """Take up to a turn's messages from the lanes, one each in turn; return how many came."""
+    left = turn
+    while left > 0 and lanes:
+        lane = lanes[0]
+        if lane.limiters and not admit(throttles, lane, now_ns):
+            lanes.popleft()
+            continue
+        messages = lane.messages
+        message = messages.popleft()
+        append((lane, message) if message.__class__ is int else message)  # type: ignore[arg-type]
+        left -= 1
+        if not messages:
+            lanes.popleft()
+            _emptied(queue, lane)
+        elif len(lanes) > 1:
+            lanes.rotate(-1)
+    return turn - left
+
+
+def _emptied(queue: Queue, lane: Lane) -> None:
+    lane.is_ready = False
+    leave(lane)
+    queue.dropped(lane)

@@ -141,6 +141,8 @@ def peek(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     limit = request.limit or _DEFAULT_PEEK
     if limit > _MAX_PEEK:
         raise InvalidArgument(f"limit {limit} is above {_MAX_PEEK}")
+    if request.state not in pb.MessageState.values():
+        raise InvalidArgument(f"state {request.state} is not a state of a message")
     response = pb.PeekResponse(end_position=state.next_number)
     until = request.until_position or state.next_number
     start = records.message_key(queue.number, min(request.from_position, until))
@@ -150,6 +152,8 @@ def peek(state: State, command: Admin, now: Now, effects: Effects) -> Any:
         if len(response.messages) == limit or budget <= 0 or looked == _PEEK_LOOKED:
             response.next_position = records.key_number(key)
             break
+        if key in state.gone:  # its time to live has just passed
+            continue
         budget -= len(value)
         found = _peeked(state, queue, request, key, value)
         if found is not None:

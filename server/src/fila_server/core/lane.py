@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fila_server.core.message import Message
-from fila_server.core.records import lane_head, lane_metadata
+from fila_server.core.records import framed_metadata, lane_head, lane_metadata
 
 if TYPE_CHECKING:
     from fila_server.core.queue import Queue
@@ -29,7 +29,6 @@ class Lane:
     __slots__ = (
         "cost",
         "head",
-        "head_stamp",
         "head_weight",
         "is_ready",
         "key",
@@ -37,11 +36,9 @@ class Lane:
         "limiters",
         "messages",
         "metadata",
-        "metadata_weight",
+        "metadata_of",
         "parked_on",
         "passes",
-        "tail",
-        "tail_token",
         "throttle_keys",
         "turn",
     )
@@ -58,33 +55,30 @@ class Lane:
         self.is_ready = False  # stands in key.ready
         # Encodings that many messages share, each with what it was made for.
         self.head = b""
-        self.head_stamp = b""
         self.head_weight = -1
         self.metadata = b""
-        self.metadata_weight = -1
-        self.tail = b""
-        self.tail_token = ""
+        self.metadata_of = (0, 0)  # weight, bytes of the token field that follows
 
     @property
     def is_parked(self) -> bool:
         return self.parked_on is not None and not self.is_ready
 
-    def record_head(self, stamp: bytes, weight: int) -> bytes:
-        """Return the stored head of a plain message enqueued at `stamp`; see records.lane_head."""
-        if self.head_stamp is not stamp or self.head_weight != weight:
-            self.head = lane_head(self.key.name, weight, self.throttle_keys, self.cost, stamp)
-            self.head_stamp = stamp
+    def record_head(self, weight: int) -> bytes:
+        """Return the stored head of a plain message up to its stamp; see records.lane_head."""
+        if self.head_weight != weight:
+            self.head = lane_head(self.key.name, weight, self.throttle_keys, self.cost)
             self.head_weight = weight
         return self.head
 
-    def static_metadata(self) -> bytes:
-        """Return the encoded metadata that all deliveries from this lane share."""
-        weight = self.key.weight
-        if self.metadata_weight != weight:
-            self.metadata = lane_metadata(
-                self.key.queue.name, self.key.name, weight, self.throttle_keys, self.cost
-            )
-            self.metadata_weight = weight
+    def metadata_fields(self) -> bytes:
+        """Return the encoded metadata fields that all deliveries from this lane share."""
+        key = self.key
+        return lane_metadata(key.queue.name, key.name, key.weight, self.throttle_keys, self.cost)
+
+    def frame_metadata(self, token_bytes: int) -> bytes:
+        """Make and keep `metadata` for deliveries whose token field has so many bytes."""
+        self.metadata = framed_metadata(self.metadata_fields(), token_bytes)
+        self.metadata_of = (self.key.weight, token_bytes)
         return self.metadata
 
     def insert(self, batch: list[Message]) -> None:
@@ -125,7 +119,7 @@ def order_of(message: Message | int) -> int:
 
 
 class FairnessKey:
-    """One fairness key of one queue. Exists only while it has pending messages."""
+    """One fairness key of one queue, while it has pending messages and a little longer."""
 
     __slots__ = (
         "deficit",
@@ -137,17 +131,19 @@ class FairnessKey:
         "pending",
         "queue",
         "ready",
+        "resting",
         "weight",
     )
 
-    def __init__(self, queue: Queue, name: str, weight: int) -> None:
+    def __init__(self, queue: Queue, name: str) -> None:
         self.queue = queue
         self.name = name
-        self.weight = weight
+        self.weight = 1
         self.deficit = 0
         self.lanes: dict[LaneKey, Lane] = {}
+        self.resting: dict[LaneKey, Lane] = {}  # lanes that emptied lately
         self.ready: deque[Lane] = deque()  # lanes with messages that are not parked
         self.in_ring = False
-        self.is_paused = name in queue.paused_keys
+        self.is_paused = False
         self.pending = 0
         self.delivered = 0

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 class Extra:
     """What most messages do not have. Kept apart so that the common message stays small."""
 
-    __slots__ = ("due_ns", "error", "expires_ns", "has_retry")
+    __slots__ = ("due_ns", "ends_ns", "error", "expires_ns", "has_retry")
 
     def __init__(self) -> None:
         self.error = ""
         self.due_ns = 0  # wall clock: delayed until then; 0 when not delayed
         self.expires_ns = 0  # wall clock: dropped then; 0 without a time to live
+        self.ends_ns = 0  # the same on the monotonic clock, which decides
         self.has_retry = False  # a RETRIES record exists
 
 

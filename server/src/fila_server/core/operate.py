@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fila.v1 import admin_pb2 as pb
@@ -16,12 +17,13 @@ from fila_server.core import parking, records, settings
 from fila_server.core.clock import Now
 from fila_server.core.commands import Admin
 from fila_server.core.dead_letter import add_queue, configure, create, move
+from fila_server.core.intake import check_key
 from fila_server.core.lane import Lane, lane_key_of, order_of
 from fila_server.core.message import Message
+from fila_server.core.names import shown
 from fila_server.core.queue import DEAD_LETTER_SUFFIX, Queue
 from fila_server.core.records_pb2 import Head
 from fila_server.core.settle import MAX_VISIBILITY_MS, drop
-from fila_server.core.names import shown
 from fila_server.core.state import State
 from fila_server.errors import (
     ConfigNotFound,
@@ -37,6 +39,8 @@ from fila_server.errors import (
 from fila_server.storage.api import Column, Until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fila_server.core.effects import Effects
 
 _NAME = re.compile(r"[A-Za-z0-9._/-]+\Z")
@@ -91,6 +95,8 @@ def _check_config(config: pb.QueueConfig) -> None:
         value = getattr(config, field)
         if not low <= value <= high:
             raise InvalidArgument(f"{field} {value} is not between {low} and {high}")
+    if config.on_hook_error not in pb.HookErrorPolicy.values():
+        raise InvalidArgument(f"on_hook_error {config.on_hook_error} is not a policy")
     for field in ("on_enqueue_script", "on_failure_script"):
         size = len(getattr(config, field).encode())
         if size > MAX_SCRIPT_BYTES:
@@ -142,10 +148,13 @@ def delete_queue(state: State, command: Admin, now: Now, effects: Effects) -> An
     for consumer in queue.consumers:
         consumer.is_open = False
         effects.closed.append((consumer, gone))
+    grants = {message.grant for message in queue.leases.values() if message.grant is not None}
+    for grant in grants:
+        grant.left = 0
+        grant.messages = []
+    state.leases.vanished(len(grants))
     for message in queue.leases.values():
-        if message.grant is not None:
-            message.grant.left = 0
-            message.grant.messages = []
+        state.forget(message)
         for limiter in state.throttles.limiters_of(message.lane.throttle_keys):
             limiter.in_flight -= 0 if queue.dead_letter_of else 1
             for waiting in parking.mark_due(limiter):
@@ -154,20 +163,31 @@ def delete_queue(state: State, command: Admin, now: Now, effects: Effects) -> An
         limiter.lines.pop(queue, None)
     for key in queue.keys.values():
         for lane in key.lanes.values():
-            state.hot_bytes -= sum(
-                len(m.body) for m in lane.messages if isinstance(m, Message) and m.body is not None
-            )
-    state.dirty.pop(queue, None)
+            _forget_lane(state, lane)
+    for message in queue.delayed.values():
+        state.forget(message)
+    count = len(queue.delayed)
     queue.delayed.clear()
+    state.delayed.vanished(count)
+    state.dirty.pop(queue, None)
     queue.keys.clear()
     queue.consumers.clear()
     return pb.DeleteQueueResponse()
+
+
+def _forget_lane(state: State, lane: Lane) -> None:
+    for message in lane.messages:
+        if isinstance(message, Message):
+            state.forget(message)
+            if message.body is not None:
+                state.hot_bytes -= len(message.body)
 
 
 def pause(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     request: pb.PauseRequest = command.request  # type: ignore[assignment]
     queue = state.queue(request.queue)
     if request.fairness_key:
+        check_key("fairness_key", request.fairness_key, state.options.limits)
         queue.paused_keys.add(request.fairness_key)
         key = queue.keys.get(request.fairness_key)
         if key is not None:
@@ -198,11 +218,15 @@ def cancel_message(state: State, command: Admin, now: Now, effects: Effects) -> 
     request: pb.CancelMessageRequest = command.request  # type: ignore[assignment]
     queue = state.queue(request.queue)
     message_id = request.message_id
+    if not message_id:
+        raise InvalidArgument("message_id must not be empty")
     if message_id in queue.leases:
         raise MessageLeased(f"message {message_id} is leased; only its consumer can settle it")
     message = queue.delayed.pop(message_id, None)
     if message is None:
         message = _take_pending(state, queue, message_id)
+    else:
+        state.delayed.vanished()
     drop(state, message, effects)
     return pb.CancelMessageResponse()
 
@@ -248,11 +272,12 @@ def purge(state: State, command: Admin, now: Now, effects: Effects) -> Any:
                 break
         if left == 0:
             break
-    for message in list(queue.delayed.values())[:left]:
-        if not only or message.lane.key.name == only:
-            del queue.delayed[message.id]
-            drop(state, message, effects)
-            left -= 1
+    chosen = (it for it in queue.delayed.values() if not only or it.lane.key.name == only)
+    for message in list(islice(chosen, left)):
+        del queue.delayed[message.id]
+        state.delayed.vanished()
+        drop(state, message, effects)
+        left -= 1
     done += _SLICE - left
     if left == 0:
         command.progress = done
@@ -296,7 +321,7 @@ def redrive(state: State, command: Admin, now: Now, effects: Effects) -> Any:
         )
     done = command.progress or 0
     wanted = request.count - done if request.count else _SLICE
-    chosen = _choose(source, request, min(wanted, _SLICE))
+    chosen = _choose(state, source, request, min(wanted, _SLICE))
     for message in chosen:
         move(state, source, target, message, 0, "", effects)
     done += len(chosen)
@@ -307,7 +332,9 @@ def redrive(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     return pb.RedriveResponse(redriven=done)
 
 
-def _choose(source: Queue, request: pb.RedriveRequest, limit: int) -> list[Message]:
+def _choose(
+    state: State, source: Queue, request: pb.RedriveRequest, limit: int
+) -> list[Message]:
     """Take matching pending messages out of a dead-letter queue, longest dead first."""
     ids = set(request.message_ids)
     lanes = [
@@ -317,29 +344,47 @@ def _choose(source: Queue, request: pb.RedriveRequest, limit: int) -> list[Messa
         for lane in key.lanes.values()
     ]
     chosen: list[Message] = []
-    for message in merge(*(lane.messages for lane in lanes), key=order_of):
+    for lane, waiting in merge(*(_in_line(lane) for lane in lanes), key=_place):
         if len(chosen) == limit:
             break
-        assert isinstance(message, Message)  # dead letters always have a RETRIES record
+        message = waiting if isinstance(waiting, Message) else _thawed(state, lane, waiting)
         error = message.extra.error if message.extra is not None else ""
         if request.error_contains in error and (not ids or message.id in ids):
             chosen.append(message)
-    _remove(source, chosen)
+    _remove(state, source, chosen)
     return chosen
 
 
-def _remove(source: Queue, chosen: list[Message]) -> None:
+def _in_line(lane: Lane) -> Iterator[tuple[Lane, Message | int]]:
+    return ((lane, waiting) for waiting in lane.messages)
+
+
+def _place(found: tuple[Lane, Message | int]) -> int:
+    return order_of(found[1])
+
+
+def _thawed(state: State, lane: Lane, number: int) -> Message:
+    """Return a message of which memory has the number only: somebody enqueued it here."""
+    queue = lane.key.queue
+    _, stamp, body = records.split(state.stored(queue, [number])[0])
+    key = records.message_key(queue.number, number)
+    return Message(key, records.body_id(body), None, lane, stamp, number)
+
+
+def _remove(state: State, source: Queue, chosen: list[Message]) -> None:
     """Take pending messages out of their lanes, a pass per lane."""
-    by_lane: dict[Lane, set[Message]] = {}
+    by_lane: dict[Lane, set[int]] = {}
     for message in chosen:
-        by_lane.setdefault(message.lane, set()).add(message)
+        by_lane.setdefault(message.lane, set()).add(message.order)
+        if message.body is not None:
+            state.hot_bytes -= len(message.body)
     for lane, leaving in by_lane.items():
         messages = lane.messages
         count = len(leaving)
-        while messages and messages[0] in leaving:
-            leaving.discard(messages.popleft())
+        while messages and order_of(messages[0]) in leaving:
+            leaving.discard(order_of(messages.popleft()))
         if leaving:
-            kept = [message for message in messages if message not in leaving]
+            kept = [message for message in messages if order_of(message) not in leaving]
             messages.clear()
             messages.extend(kept)
         lane.key.pending -= count

@@ -54,8 +54,6 @@ def _accept(
     state: State, queue: Queue, content: bytes, terms: Terms, now: Now, effects: Effects
 ) -> str:
     """Store one message and return its id."""
-    if queue.max_messages and queue.total >= queue.max_messages:
-        raise QueueFull(f'queue "{queue.name}" holds {queue.total} messages, its maximum')
     fairness_key, weight, lane_key, _, _, _, idempotency_key, has_times = terms
     due_ns = expires_ns = 0
     if has_times or queue.default_ttl_ms:
@@ -65,6 +63,8 @@ def _accept(
         if seen is not None:
             queue.counters.duplicates += 1
             return Duplicate(seen)
+    if queue.max_messages and queue.total >= queue.max_messages:
+        raise QueueFull(f'queue "{queue.name}" holds {queue.total} messages, its maximum')
     size = len(content)
     if size > state.surely_small:
         check_size(content, state.options.limits)
@@ -84,7 +84,7 @@ def _accept(
     if due_ns or expires_ns:
         value = _store_special(state, lane, weight, key, message_id, body, due_ns, expires_ns, now)
     else:
-        value = lane.record_head(state.stamp, weight) + body
+        value = lane.record_head(weight) + state.stamp + body
         if state.hot_bytes > state.options.scheduler.hot_bytes:
             state.unwritten[key] = value  # born cold: memory keeps its number only
             state.push(lane, number)

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from fila_server.core.throttle import Line, Throttles
 
 DEAD_LETTER_SUFFIX = ".dlq"
+# A kilobyte each, and only until the next sweep.
+_RESTING_KEYS = 4096
+_RESTING_LANES = 4
+# A queue's name of 255 bytes, a lease token, an attempt, three timestamps and the tags of it all.
+_METADATA_BYTES = 400
 
 
 class EnqueueDecision(Protocol):
@@ -139,6 +144,7 @@ class Queue:
         self.default_ttl_ms = 0
 
         self.keys: dict[str, FairnessKey] = {}
+        self.resting: dict[str, FairnessKey] = {}  # emptied lately; see dropped
         self.ring: deque[FairnessKey] = deque()
         self.due_lines: dict[Line, None] = {}  # lines whose limiter can let something through
         self.leases: dict[str, Message] = {}
@@ -148,7 +154,10 @@ class Queue:
 
         self.pending = 0
         self.throttled = 0  # pending messages in parked lanes
-        self.largest = 1  # bytes of the largest body: bounds how many fit a frame
+        # Bytes, at most, of a message's body, keys and error: they bound how many fit a frame.
+        self.largest = 1
+        self.widest = 0
+        self.longest = 0
         self.weights: dict[str, int] = {}  # runtime configuration; wins over what enqueues say
         self.counters = Counters()
         self.pace = Pace()
@@ -173,20 +182,49 @@ class Queue:
         """Return the lane for such messages, making it and its key when they are the first."""
         key = self.keys.get(fairness_key)
         if key is None:
-            key = FairnessKey(self, fairness_key, self.weights.get(fairness_key) or weight or 1)
+            key = self.resting.pop(fairness_key, None) or FairnessKey(self, fairness_key)
+            key.weight = self.weights.get(fairness_key) or weight or 1
+            key.is_paused = fairness_key in self.paused_keys
             self.keys[fairness_key] = key
         elif weight and weight != key.weight and fairness_key not in self.weights:
             key.weight = weight
         lane = key.lanes.get(lane_key)
         if lane is None:
-            lane = key.lanes[lane_key] = Lane(key, lane_key)
-            if lane.throttle_keys and not self.dead_letter_of:
-                lane.limiters = throttles.limiters_of(lane.throttle_keys)
+            lane = key.lanes[lane_key] = key.resting.pop(lane_key, None) or Lane(key, lane_key)
+            characters = len(fairness_key)
+            if lane.throttle_keys:
+                characters += sum(map(len, lane.throttle_keys))
+                if not self.dead_letter_of:
+                    lane.limiters = throttles.limiters_of(lane.throttle_keys)
+            if characters * 4 > self.widest:
+                self.widest = characters * 4
         return lane
 
+    def fit(self, frame_bytes: int) -> int:
+        """Return how many messages surely fit a frame; one always does."""
+        size = self.largest + self.widest + self.longest + _METADATA_BYTES
+        return max(1, frame_bytes // size)
+
+    def note_error(self, error: str) -> None:
+        """Expect deliveries that carry this error."""
+        self.longest = max(self.longest, len(error.encode()))
+
+    def measure_anew(self) -> None:
+        """Let the next messages decide how many fit a frame: there are none now."""
+        self.largest = 1
+        self.widest = self.longest = 0
+
     def dropped(self, lane: Lane) -> None:
-        """Forget an empty lane, and its key with the last one: idle keys cost nothing."""
+        """Put an empty lane to rest, and its key with the last one: idle keys cost nothing.
+
+        In a queue that is nearly empty most keys come back at once, and making one anew costs more
+        than a delivery. So some rest until the next sweep.
+        """
         key = lane.key
         del key.lanes[lane.lane_key]
+        if len(key.resting) < _RESTING_LANES:
+            key.resting[lane.lane_key] = lane
         if not key.lanes:
             del self.keys[key.name]
+            if len(self.resting) < _RESTING_KEYS:
+                self.resting[key.name] = key

@@ -43,6 +43,9 @@ def key_number(key: bytes) -> int:
     return int.from_bytes(key[4:12], "big")
 
 
+U64_MAX = (1 << 64) - 1
+
+
 def u64(value: int) -> bytes:
     return _U64.pack(value)
 
@@ -80,27 +83,25 @@ def stamp_ns(stamp: bytes) -> int:
     return int(_FIXED64.unpack(stamp[1:])[0])
 
 
-def lane_head(
-    fairness_key: str, weight: int, throttle_keys: tuple[str, ...], cost: int, stamp: bytes
-) -> bytes:
-    """Return the framed head of a message with neither delay nor time to live."""
+def lane_head(fairness_key: str, weight: int, throttle_keys: tuple[str, ...], cost: int) -> bytes:
+    """Return the framed head, up to its stamp, of a message with neither delay nor life time."""
     head = Head(
         fairness_key=fairness_key,
         weight=weight,
         throttle_keys=throttle_keys,
         throttle_cost=cost if cost > 1 else 0,
     )
-    return _framed(head, stamp)
+    return _framed(head)
 
 
 def full_head(head: Head, stamp: bytes) -> bytes:
     """Return the framed head of any message; `head` must not carry enqueued_at."""
-    return _framed(head, stamp)
+    return _framed(head) + stamp
 
 
-def _framed(head: Head, stamp: bytes) -> bytes:
-    encoded = head.SerializeToString() + stamp
-    return _HEAD_TAG + varint(len(encoded)) + encoded
+def _framed(head: Head) -> bytes:
+    encoded = head.SerializeToString()
+    return _HEAD_TAG + varint(len(encoded) + _STAMP_BYTES) + encoded
 
 
 def split(value: bytes) -> tuple[bytes, bytes, bytes]:
@@ -142,11 +143,19 @@ def lane_metadata(
     ).SerializeToString()
 
 
-def delivery_metadata(static: bytes, token: str, attempt: int, error: str) -> bytes:
-    """Return the framed metadata of a delivery."""
-    moving = MessageMetadata(lease_token=token, attempt_count=attempt, last_error=error)
-    encoded = static + moving.SerializeToString()
-    return b'"' + varint(len(encoded)) + encoded
+def token_field(token: str) -> bytes:
+    """Return the lease token as the last field of the metadata."""
+    return MessageMetadata(lease_token=token).SerializeToString()
+
+
+def framed_metadata(fields: bytes, token_bytes: int) -> bytes:
+    """Return metadata up to its token field, which is yet to follow with so many bytes."""
+    return b'"' + varint(len(fields) + token_bytes) + fields
+
+
+def retry_fields(attempt: int, error: str) -> bytes:
+    """Return the metadata fields of a message that failed before."""
+    return MessageMetadata(attempt_count=attempt, last_error=error).SerializeToString()
 
 
 def timestamp_field(number: int, wall_ns: int) -> bytes:

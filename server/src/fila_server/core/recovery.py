@@ -111,7 +111,8 @@ def bucket_record(limiter: Limiter, now: Now) -> Write:
     shift = now.wall_ns - now.mono_ns
     full_wall_ns = max(0, -(-limiter.full_ps // 1000) + shift)
     paused_wall_ns = limiter.paused_until_ns + shift if limiter.paused_until_ns else 0
-    value = records.u64(full_wall_ns) + records.u64(max(0, paused_wall_ns))
+    # A large burst at a tiny rate is full long after the end of what fits.
+    value = records.u64(min(full_wall_ns, records.U64_MAX)) + records.u64(max(0, paused_wall_ns))
     return Column.STATE, records.BUCKET + limiter.name.encode(), value
 
 
@@ -208,6 +209,7 @@ def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | N
         message.order = retry.order
         extra = message.details()
         extra.error = retry.last_error
+        lane.key.queue.note_error(retry.last_error)
         extra.has_retry = True
     return message
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fila_server.core import parking
 from fila_server.core.clock import Now
+from fila_server.core.names import shown
 from fila_server.core.throttle import Limiter
 from fila_server.errors import InvalidArgument
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fila_server.core.state import State
 
 MAX_RATE = 1e9
+_MIN_RATE = 1e-6  # a token in 12 days; slower is what delays are for
 _MAX_LIMIT = 1 << 31
 _MAX_WEIGHT = 1000
 
@@ -44,12 +46,12 @@ def parse_key(key: str) -> Setting | None:
         name, _, field = key.removeprefix("throttle:").rpartition(":")
         if field in ("rate", "burst"):
             return Setting(field, name)
-        raise InvalidArgument(f'"{key}" must end in ":rate" or ":burst"')
+        raise InvalidArgument(f'"{shown(key)}" must end in ":rate" or ":burst"')
     if key.startswith("concurrency:"):
         name, _, field = key.removeprefix("concurrency:").rpartition(":")
         if field == "limit":
             return Setting("limit", name)
-        raise InvalidArgument(f'"{key}" must end in ":limit"')
+        raise InvalidArgument(f'"{shown(key)}" must end in ":limit"')
     if key.startswith("weight:"):
         queue, _, name = key.removeprefix("weight:").partition(":")
         return Setting("weight", name, queue)
@@ -59,7 +61,7 @@ def parse_key(key: str) -> Setting | None:
 def check(setting: Setting, key: str, value: str) -> None:
     """Refuse a value that the key cannot have."""
     if not setting.name:
-        raise InvalidArgument(f'"{key}" names no key')
+        raise InvalidArgument(f'"{shown(key)}" names no key')
     match setting.kind:
         case "rate":
             _rate(key, value)
@@ -77,7 +79,7 @@ def check(setting: Setting, key: str, value: str) -> None:
 
 
 def _rate(key: str, text: str) -> float:
-    return _number(key, text, "a rate above 0 and up to 1e9 per second", 0.0, MAX_RATE)
+    return _number(key, text, "a rate from 1e-6 to 1e9 per second", _MIN_RATE, MAX_RATE)
 
 
 def _burst(key: str, text: str) -> float:
@@ -89,14 +91,17 @@ def _number(key: str, text: str, what: str, low: float, high: float) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (low <= value <= high) or value == 0:
-        raise InvalidArgument(f'"{key}" needs {what}, not "{text[:40]}"')
+    if not low <= value <= high:
+        raise InvalidArgument(f'"{shown(key)}" needs {what}, not "{shown(text)}"')
     return value
 
 
 def _whole(key: str, text: str, high: int) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= high):
-        raise InvalidArgument(f'"{key}" needs a whole number from 1 to {high}, not "{text[:40]}"')
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(high))
+    if not (is_number and 1 <= int(text) <= high):
+        raise InvalidArgument(
+            f'"{shown(key)}" needs a whole number from 1 to {high}, not "{shown(text)}"'
+        )
     return int(text)
 
 

@@ -11,9 +11,9 @@ from fila_server.core.commands import Ack, CloseConsumer, Extend, Nack
 from fila_server.core.dead_letter import bury
 from fila_server.core.deliver import lease_record
 from fila_server.core.message import Grant, Message
+from fila_server.core.names import shown
 from fila_server.core.records_pb2 import Retry
 from fila_server.core.settings import ensure
-from fila_server.core.names import shown
 from fila_server.core.state import State
 from fila_server.errors import FilaError, InvalidArgument, LeaseExpired, MessageNotFound
 from fila_server.storage.api import Column
@@ -136,13 +136,19 @@ def _back_off(
         state.throttles.touched[limiter] = None
     release(state, message, grant, effects)
     if not _has_outlived(state, message, now, effects):
-        requeue(state, message, message.attempt, item.error, item.retry_after_ms, now, effects)
+        error = _bounded(state, item.error)
+        requeue(state, message, message.attempt, error, item.retry_after_ms, now, effects)
+
+
+def _bounded(state: State, error: str) -> str:
+    """Return as much of an error's text as is kept."""
+    return error.encode()[: state.options.limits.max_error_bytes].decode(errors="ignore")
 
 
 def _has_outlived(state: State, message: Message, now: Now, effects: Effects) -> bool:
     """Drop a released message whose time to live passed while it was leased."""
     extra = message.extra
-    if extra is None or not extra.expires_ns or extra.expires_ns > now.wall_ns:
+    if extra is None or not extra.expires_ns or extra.ends_ns > now.mono_ns:
         return False
     drop(state, message, effects)
     message.lane.key.queue.counters.timed_out += 1
@@ -159,9 +165,9 @@ def _fail(
     effects: Effects,
 ) -> bool:
     """Decide what becomes of a message after a failed delivery. Return True if it was moved."""
-    error = error.encode()[: state.options.limits.max_error_bytes].decode(errors="ignore")
     if _has_outlived(state, message, now, effects):
         return False
+    error = _bounded(state, error)
     attempts = message.attempt + 1
     config = queue.config
     delay_ms = 0
@@ -200,6 +206,7 @@ def requeue(
     extra.error = error
     extra.due_ns = 0
     extra.has_retry = True
+    message.lane.key.queue.note_error(error)
     record = Retry(
         attempt_count=attempt, order=message.order, deliver_at_ns=due_ns, last_error=error
     )
@@ -223,20 +230,23 @@ def drop(state: State, message: Message, effects: Effects) -> None:
 def extend(state: State, command: Extend, now: Now, effects: Effects) -> None:
     """Prolong leases; answer with the new wall deadline or an error per item."""
     results: list[int | FilaError] = []
-    renewed: dict[tuple[int, int], list[Message]] = {}
+    wanted: dict[Message, int] = {}  # the last item about a message decides
     for item in command.items:
         try:
             queue = state.queue(item.queue)
-            message, grant = _leased(state, queue, item.message_id, item.lease_token)
+            message, _ = _leased(state, queue, item.message_id, item.lease_token)
             duration_ms = item.extend_ms or queue.visibility_ms
             if duration_ms > MAX_VISIBILITY_MS:
                 raise InvalidArgument(f"extend_ms {duration_ms} exceeds {MAX_VISIBILITY_MS}")
-            renewed.setdefault((grant.number, duration_ms), []).append(message)
+            wanted[message] = duration_ms
             results.append(now.wall_ns + duration_ms * NS_PER_MS)
         except FilaError as error:
             results.append(error)
-    for (_number, duration_ms), messages in renewed.items():
-        _renew(state, list(dict.fromkeys(messages)), duration_ms, now, effects)
+    renewed: dict[tuple[Grant | None, int], list[Message]] = {}
+    for message, duration_ms in wanted.items():
+        renewed.setdefault((message.grant, duration_ms), []).append(message)
+    for (_, duration_ms), messages in renewed.items():
+        _renew(state, messages, duration_ms, now, effects)
     effects.answers.append((command.ticket, results))
 
 

@@ -6,6 +6,7 @@ One owner calls everything here. What must be read back from disk comes through 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from fila_server.core.effects import Effects
     from fila_server.core.lane import Lane
 
+# A UUID; the last part of one that the broker made is the message's number.
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 # Numbers are reserved in blocks, so that a restart can never hand one out again.
 _NUMBER_BLOCK = 1 << 20
 
@@ -97,8 +100,12 @@ class State:
         return number
 
     def reserve(self, effects: Effects) -> None:
-        """Store how far numbers have been used, in the batch that uses them."""
-        if self.next_number > self.reserved_number:
+        """Store how far numbers may have been used, long before they are.
+
+        A lease is not synced: after power loss its number may only be known to its consumer. So a
+        block is reserved while half of the one before is left.
+        """
+        if self.next_number > self.reserved_number - _NUMBER_BLOCK // 2:
             self.reserved_number = self.next_number + _NUMBER_BLOCK
             effects.writes.append((Column.STATE, NEXT_NUMBER, u64(self.reserved_number)))
 
@@ -184,8 +191,10 @@ class State:
 
     def limit_life(self, message: Message, expires_ns: int, now: Now) -> None:
         """Drop the message when the wall clock should show `expires_ns`, unless it is settled."""
-        message.details().expires_ns = expires_ns
-        self.expiring.push(now.mono_at(expires_ns), message.order, message)
+        extra = message.details()
+        extra.expires_ns = expires_ns
+        extra.ends_ns = now.mono_at(expires_ns)
+        self.expiring.push(extra.ends_ns, message.order, message)
 
     def forget(self, message: Message) -> None:
         """Let go of a message that is gone: its end of life no longer matters."""
@@ -215,10 +224,9 @@ class State:
 
     def key_of(self, queue: Queue, message_id: str) -> bytes | None:
         """Return the key that a message with this id would have; None if no id looks like this."""
-        try:
-            return message_key(queue.number, int(message_id[24:], 16))
-        except ValueError:
+        if not _ID.match(message_id):
             return None
+        return message_key(queue.number, int(message_id[24:], 16))
 
     def exists(self, queue: Queue, key: bytes) -> bool:
         return key in self.unwritten or self.read.get_many(Column.MESSAGES, [key])[0] is not None

@@ -18,7 +18,7 @@ from fila_server.core.commands import Access, Admin
 from fila_server.core.queue import DEAD_LETTER_SUFFIX
 from fila_server.errors import PermissionDenied
 from fila_server.rpc.auth import CALLER, check, check_everywhere, mint, restricted
-from fila_server.rpc.status import Handler, guarded
+from fila_server.rpc.status import Handler, decoding, guarded
 from fila_server.runtime.engine import Engine
 
 # Raises PermissionDenied for a request that the caller may not make.
@@ -76,7 +76,7 @@ def handlers(engine: Engine) -> grpc.GenericRpcHandler[Any, Any]:
         {
             method: grpc.unary_unary_rpc_method_handler(
                 guarded(handler),
-                request_deserializer=getattr(pb, f"{method}Request").FromString,
+                request_deserializer=decoding(getattr(pb, f"{method}Request").FromString),
                 response_serializer=getattr(pb, f"{method}Response").SerializeToString,
             )
             for method, handler in methods.items()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The gRPC server: ports, TLS, API keys, limits, health, reflection. What each limit defends against
-is in docs/internals/grpc.md.
+"""The gRPC server: ports, TLS, API keys, limits, health, reflection. What each limit defends
+against is in docs/internals/grpc.md.
 """
 
 from __future__ import annotations
+
+import socket
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -42,9 +44,33 @@ def _options(limits: LimitsConfig) -> list[tuple[str, int]]:
         # Without this a frozen peer is noticed after a minute only.
         ("grpc.http2.ping_timeout_ms", limits.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.min_ping_interval_ms),
+        ("grpc.http2.min_ping_interval_without_data_ms", limits.min_ping_interval_ms),
         ("grpc.so_reuseport", 0),  # a second broker must not share the port in silence
     ]
+
+
+def _try_address(address: str) -> None:
+    """Raise ListenError with the cause if nothing can listen there; gRPC does not name it."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenError(_cannot_listen(address, error.strerror)) from error
+    failures: list[OSError] = []
+    for family, kind, protocol, _, where in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+        except OSError as error:
+            failures.append(error)
+    if len(failures) == len(found):
+        raise ListenError(_cannot_listen(address, failures[-1].strerror)) from failures[-1]
+
+
+def _cannot_listen(address: str, cause: str | None) -> str:
+    clause = (cause or "it is not an address of this machine").lower()
+    return f"cannot listen on {address}: {clause}; choose another with --listen HOST:PORT"
 
 
 class Server:
@@ -73,16 +99,14 @@ class Server:
         """Listen, and return the address with the real port."""
         address = self._config.server.listen_addr
         host = address.rpartition(":")[0]
+        _try_address(address)
         try:
             if self._credentials is None:
                 port = self._server.add_insecure_port(address)
             else:
                 port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise ListenError(
-                f"cannot listen on {address}: it is in use or not an address of this machine;"
-                " choose another with --listen HOST:PORT"
-            ) from error
+            raise ListenError(_cannot_listen(address, "it was taken meanwhile")) from error
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return f"{host}:{port}"

@@ -34,7 +34,7 @@ from fila_server.core.consumer import Consumer
 from fila_server.core.intake import Draft, Intake
 from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge
 from fila_server.rpc.auth import CALLER, check, denials, restricted
-from fila_server.rpc.status import guarded, item_error, refuse
+from fila_server.rpc.status import decoding, guarded, item_error, refuse
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.sink import Sink
 
@@ -105,6 +105,8 @@ class Service:
         engine = self._engine
         sink = Sink()
         try:
+            if isinstance(request, FilaError):
+                raise request
             consumer = await self._open(
                 sink,
                 request.queue,
@@ -248,7 +250,7 @@ def handlers(service: Service) -> grpc.GenericRpcHandler[Any, Any]:
     def unary(handler: Any, decode: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(
             guarded(handler),
-            request_deserializer=decode,
+            request_deserializer=decoding(decode),
             response_serializer=_encoded,
         )
 
@@ -265,7 +267,7 @@ def handlers(service: Service) -> grpc.GenericRpcHandler[Any, Any]:
             "Receive": unary(service.receive, pb.ReceiveRequest.FromString),
             "Consume": grpc.unary_stream_rpc_method_handler(
                 service.consume,
-                request_deserializer=pb.ConsumeRequest.FromString,
+                request_deserializer=decoding(pb.ConsumeRequest.FromString),
                 response_serializer=_encoded,
             ),
         },

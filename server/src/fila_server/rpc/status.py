@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from fila.v1.messages_pb2 import ItemError
-from fila_server.errors import FilaError
+from fila_server.errors import FilaError, InvalidArgument
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,18 @@ def item_error(error: FilaError) -> ItemError:
     return ItemError(reason=f"ERROR_REASON_{error.reason}", message=error.message)
 
 
+def decoding(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Let bytes that cannot be decoded reach the handler as an error; gRPC would say UNKNOWN."""
+
+    def run(encoded: bytes) -> Any:
+        try:
+            return decode(encoded)
+        except DecodeError as error:
+            return InvalidArgument(f"the request cannot be decoded: {error}")
+
+    return run
+
+
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -61,6 +74,8 @@ def guarded(handler: Handler) -> Handler:
 
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
+            if isinstance(request, FilaError):
+                raise request
             return await handler(request, context)
         except FilaError as error:
             await refuse(context, error)

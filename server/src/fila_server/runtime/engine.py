@@ -89,6 +89,7 @@ class Engine:
         self._unsynced = False
         self._disk_full = False
         self._closing = False
+        self._is_stopped = False
         self.failure: StorageFailed | None = None
         self.failed = asyncio.Event()  # set when the store failed and the process must end
         self.timing = Timing()
@@ -127,6 +128,9 @@ class Engine:
                 timer.cancel()
         while self._inbox and self.failure is None:
             self._turn()
+        self._is_stopped = True
+        if self._timer is not None:  # the last turn set it again
+            self._timer.cancel()
         self._flusher.stop()
         if self.failure is None:
             self._storage.close()
@@ -164,7 +168,12 @@ class Engine:
         self._schedule()
 
     def attach(self, sink: Sink) -> None:
+        """Let the sink know when the broker ends, be it that it has ended already."""
         self._sinks.add(sink)
+        if self.failure is not None:
+            sink.close(self.failure)
+        elif self._closing:
+            sink.close(ShuttingDown("the broker is shutting down"))
 
     def detach(self, sink: Sink) -> None:
         self._sinks.discard(sink)
@@ -178,17 +187,22 @@ class Engine:
 
     def _turn(self) -> None:
         self._scheduled = False
+        if self._is_stopped:
+            return
         if self.failure is not None:
             self._refuse_all()
             return
+        group = self._take_group()
         try:
-            self._commit(self._take_group())
+            self._commit(group)
         except StorageFailed as error:
-            self._fail(error)
+            self._give_up(group, error)
             return
         except Exception:
             log.exception("a defect in the core; the broker stops, so that memory and disk agree")
-            self._fail(StorageFailed("the broker met a defect of its own and stopped; see its log"))
+            self._give_up(
+                group, StorageFailed("the broker met a defect of its own and stopped; see its log")
+            )
             return
         if self._inbox:
             self._schedule()
@@ -265,6 +279,11 @@ class Engine:
         self._timer = self._loop.call_later(max(0, wait_ns) / NS_PER_S, self._schedule)
 
     # --- Failure ----------------------------------------------------------------------------------
+
+    def _give_up(self, group: Sequence[Command], error: StorageFailed) -> None:
+        """Fail while a group is handled: whoever in it was not answered learns of it too."""
+        self._inbox[:0] = group
+        self._fail(error)
 
     def _fail(self, error: StorageFailed) -> None:
         if self.failure is None:

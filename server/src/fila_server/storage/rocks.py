@@ -155,7 +155,7 @@ class RocksStorage:
         bounds = ReadOptions()
         bounds.set_iterate_lower_bound(start)
         bounds.set_iterate_upper_bound(end)
-        scan = _Scan(self._directory.path, self._tables[column].iter(bounds), start)
+        scan = _Scan(self._directory.path, self._tables[column].iter(bounds), bounds, start)
         self._scans.add(scan)
         return scan
 
@@ -219,13 +219,16 @@ class RocksStorage:
 class _Scan:
     """A bounded iterator that the store can end, because RocksDB stays open while one is alive.
 
-    rocksdict's own `items()` ends without a word at a block that cannot be read.
+    rocksdict's own `items()` ends without a word at a block that cannot be read. And its iterators
+    point to the bounds without holding them: let go of too early, they are whatever took their
+    place in memory, and the scan runs on into what follows.
     """
 
-    __slots__ = ("__weakref__", "_path", "_rows")
+    __slots__ = ("__weakref__", "_bounds", "_path", "_rows")
 
-    def __init__(self, path: Path, rows: RdictIter, start: bytes) -> None:
+    def __init__(self, path: Path, rows: RdictIter, bounds: ReadOptions, start: bytes) -> None:
         self._path = path
+        self._bounds = bounds
         self._rows: RdictIter | None = rows
         rows.seek(start)
 
