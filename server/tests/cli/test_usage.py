@@ -11,6 +11,7 @@ import click
 import pytest
 
 from fila_server.cli.app import cli
+from tools import cli_page
 
 from .conftest import COMMAND, Fila, clean_environment
 
@@ -165,9 +166,10 @@ def test_ctrl_c_is_quiet_and_exits_130(fila: Fila) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(2.0)
+    while fila("stats", "interrupted", "--json").json()["active_consumers"] == 0:
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
@@ -200,3 +202,8 @@ def test_the_reference_page_names_every_option() -> None:
         for param in command.params:
             if isinstance(param, click.Option):
                 assert f"`{param.opts[0]}" in page, (path, param.opts[0])
+
+
+def test_the_reference_page_is_fresh() -> None:
+    page = (REPOSITORY / cli_page.TARGET).read_text()
+    assert page == cli_page.render(), "run `python -m tools.cli_page`"
