@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GENERATED_MARKS = ("DO NOT EDIT", "@generated")
-GENERATED_HEAD_LINES = 5
+GENERATED_HEAD_LINES = 8
 
 
 @dataclass(frozen=True, order=True, slots=True)

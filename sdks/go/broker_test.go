@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+
+// A broker that does what a test tells it: real gRPC over loopback, answers from a script. It
+// records what arrived, so that tests look at the wire and not at the client's inside.
+
+package fila_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	fila "github.com/faiscadev/fila/sdks/go"
+	"github.com/faiscadev/fila/sdks/go/internal/filapb"
+)
+
+// patience is how long a test waits for what must happen; a loaded machine needs some.
+const patience = 20 * time.Second
+
+// seen is one call as it arrived.
+type seen struct {
+	method   string
+	request  proto.Message
+	metadata metadata.MD
+	// left is the time to the deadline; 0 without one.
+	left time.Duration
+}
+
+type (
+	script       func(ctx context.Context, request proto.Message) (proto.Message, error)
+	streamScript func(stream grpc.ServerStream, request *filapb.ConsumeRequest) error
+)
+
+// broker answers every call with success unless a script says otherwise.
+type broker struct {
+	t        *testing.T
+	target   string
+	listener net.Listener
+	server   *grpc.Server
+
+	lock    sync.Mutex
+	calls   []seen
+	scripts map[string]script
+	consume streamScript
+	stored  int
+}
+
+func startBroker(t *testing.T, options ...grpc.ServerOption) *broker {
+	return startBrokerAt(t, "127.0.0.1:0", frames(), options...)
+}
+
+// startBrokerAt has its script from the start, because a consumer may be waiting for it.
+func startBrokerAt(
+	t *testing.T, address string, consume streamScript, options ...grpc.ServerOption,
+) *broker {
+	t.Helper()
+	var listener net.Listener
+	eventually(t, address+" is free", func() (isListening bool) {
+		var err error
+		listener, err = net.Listen("tcp", address)
+		return err == nil
+	})
+	b := &broker{
+		t: t, target: listener.Addr().String(), listener: listener, scripts: map[string]script{},
+	}
+	b.scripts["EnqueueBatch"] = b.store
+	b.scripts["AckBatch"] = settleAll
+	b.scripts["NackBatch"] = settleAll
+	b.consume = consume
+	options = append(options,
+		grpc.UnaryInterceptor(b.answer), grpc.StreamInterceptor(b.stream),
+		grpc.MaxRecvMsgSize(64<<20),
+	)
+	b.server = grpc.NewServer(options...)
+	filapb.RegisterFilaServiceServer(b.server, filapb.UnimplementedFilaServiceServer{})
+	filapb.RegisterFilaAdminServer(b.server, filapb.UnimplementedFilaAdminServer{})
+	go func() { _ = b.server.Serve(listener) }()
+	t.Cleanup(b.stop)
+	return b
+}
+
+// stop frees the address even if the server has not come to serve it yet.
+func (b *broker) stop() {
+	b.server.Stop()
+	_ = b.listener.Close()
+}
+
+func (b *broker) script(method string, answer script) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.scripts[method] = answer
+}
+
+func (b *broker) scriptConsume(answer streamScript) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.consume = answer
+}
+
+func (b *broker) seenOf(method string) []seen {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	var found []seen
+	for _, call := range b.calls {
+		if call.method == method {
+			found = append(found, call)
+		}
+	}
+	return found
+}
+
+func (b *broker) waitForCalls(method string, count int) []seen {
+	b.t.Helper()
+	eventually(b.t, fmt.Sprintf("%d calls of %s", count, method), func() bool {
+		return len(b.seenOf(method)) >= count
+	})
+	return b.seenOf(method)
+}
+
+func (b *broker) record(ctx context.Context, path string, request proto.Message) string {
+	method := path[strings.LastIndex(path, "/")+1:]
+	call := seen{method: method, request: request}
+	call.metadata, _ = metadata.FromIncomingContext(ctx)
+	if deadline, has := ctx.Deadline(); has {
+		call.left = time.Until(deadline)
+	}
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.calls = append(b.calls, call)
+	return method
+}
+
+func (b *broker) answer(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (any, error) {
+	method := b.record(ctx, info.FullMethod, request.(proto.Message))
+	b.lock.Lock()
+	answer := b.scripts[method]
+	b.lock.Unlock()
+	if answer == nil {
+		return next(ctx, request)
+	}
+	return answer(ctx, request.(proto.Message))
+}
+
+func (b *broker) stream(
+	_ any, stream grpc.ServerStream, info *grpc.StreamServerInfo, _ grpc.StreamHandler,
+) error {
+	request := &filapb.ConsumeRequest{}
+	if err := stream.RecvMsg(request); err != nil {
+		return err
+	}
+	b.record(stream.Context(), info.FullMethod, request)
+	b.lock.Lock()
+	answer := b.consume
+	b.lock.Unlock()
+	return answer(stream, request)
+}
+
+// store gives a message the id payload#number, so that tests can tell whose it is.
+func (b *broker) store(_ context.Context, request proto.Message) (proto.Message, error) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	answer := &filapb.EnqueueBatchResponse{}
+	for _, message := range request.(*filapb.EnqueueBatchRequest).GetMessages() {
+		b.stored++
+		id := fmt.Sprintf("%s#%d", message.GetPayload(), b.stored)
+		answer.Results = append(answer.Results, &filapb.EnqueueResult{MessageId: id})
+	}
+	return answer, nil
+}
+
+func settleAll(_ context.Context, request proto.Message) (proto.Message, error) {
+	if acks, isAck := request.(*filapb.AckBatchRequest); isAck {
+		return &filapb.AckBatchResponse{Results: itemResults(len(acks.GetAcks()))}, nil
+	}
+	nacks := request.(*filapb.NackBatchRequest).GetNacks()
+	return &filapb.NackBatchResponse{Results: itemResults(len(nacks))}, nil
+}
+
+func itemResults(count int) []*filapb.ItemResult {
+	results := make([]*filapb.ItemResult, count)
+	for i := range results {
+		results[i] = &filapb.ItemResult{}
+	}
+	return results
+}
+
+// idle keeps a stream open until its client ends it.
+func idle(stream grpc.ServerStream) error {
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+func replyWith(answer proto.Message) script {
+	return func(context.Context, proto.Message) (proto.Message, error) { return answer, nil }
+}
+
+func refuse(code codes.Code, text, reason string) script {
+	return func(ctx context.Context, _ proto.Message) (proto.Message, error) {
+		if reason != "" {
+			_ = grpc.SetTrailer(ctx, metadata.Pairs("fila-reason", reason))
+		}
+		return nil, status.Error(code, text)
+	}
+}
+
+func refuseStream(code codes.Code, text, reason string) streamScript {
+	return func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {
+		if reason != "" {
+			stream.SetTrailer(metadata.Pairs("fila-reason", reason))
+		}
+		return status.Error(code, text)
+	}
+}
+
+// held answers like another script, once its gate is closed.
+func held(gate <-chan struct{}, then script) script {
+	return func(ctx context.Context, request proto.Message) (proto.Message, error) {
+		select {
+		case <-gate:
+			return then(ctx, request)
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// frame is messages as the broker would send them.
+func frame(ids ...string) *filapb.ConsumeResponse {
+	sent := &filapb.ConsumeResponse{}
+	for _, id := range ids {
+		sent.Messages = append(sent.Messages, &filapb.Message{
+			Id:      id,
+			Payload: []byte(id),
+			Metadata: &filapb.MessageMetadata{
+				QueueId: "orders", FairnessKey: "default", LeaseToken: "token-of-" + id,
+			},
+		})
+	}
+	return sent
+}
+
+func frames(sent ...*filapb.ConsumeResponse) streamScript {
+	return func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {
+		for _, each := range sent {
+			if err := stream.SendMsg(each); err != nil {
+				return err
+			}
+		}
+		return idle(stream)
+	}
+}
+
+func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.Client {
+	t.Helper()
+	quiet := fila.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	options = append([]fila.ClientOption{fila.WithTimeout(patience), quiet}, options...)
+	client, err := fila.NewClient(target, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not happen in time: %s", what)
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("it failed: %v", err)
+	}
+}
+
+func wantKind(t *testing.T, err, kind error) *fila.Error {
+	t.Helper()
+	var failure *fila.Error
+	if !errors.As(err, &failure) {
+		t.Fatalf("want %q, got %v", kind, err)
+	}
+	if failure.Kind != kind {
+		t.Fatalf("want %q, got %q: %v", kind, failure.Kind, err)
+	}
+	return failure
+}
+
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+
+// Package fila is the client of Fila, a message broker with fair scheduling and per-key throttling.
+//
+// A Client is safe for concurrent use, and meant to be shared: concurrent enqueues, acks and nacks
+// travel in shared batches. A context's deadline is the call's; without one the client's timeout
+// is. Everything fails with an *Error, whose kind errors.Is finds: errors.Is(err,
+// fila.ErrQueueNotFound).
+package fila
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/faiscadev/fila/sdks/go/internal/filapb"
+)
+
+// Version is that of this package.
+const Version = "0.1.0"
+
+// Client is a connection to a broker. Create it with NewClient and close it in the end.
+type Client struct {
+	connection *connection
+
+	enqueues   *coalescer[EnqueueResult]
+	acks       *coalescer[struct{}]
+	nacks      *coalescer[struct{}]
+	extensions *coalescer[time.Time]
+
+	lock      sync.Mutex
+	consumers map[*Consumer]struct{}
+	isClosing bool
+	closing   sync.Once
+}
+
+// NewClient prepares a client for the broker at target, which is host:port; DefaultTarget is where
+// a broker listens by default. It connects with its first call. Fails with ErrInvalidArgument when
+// the target, an option or a TLS file cannot be used.
+func NewClient(target string, options ...ClientOption) (*Client, error) {
+	chosen := defaultSettings()
+	for _, option := range options {
+		option(&chosen)
+	}
+	opened, err := connect(target, chosen)
+	if err != nil {
+		return nil, newError(ErrInvalidArgument, codes.InvalidArgument, err.Error(), subject{}, err)
+	}
+	return &Client{
+		connection: opened,
+		enqueues:   newCoalescer(enqueueBatch, opened),
+		acks:       newCoalescer(ackBatch, opened),
+		nacks:      newCoalescer(nackBatch, opened),
+		extensions: newCoalescer(extendBatch, opened),
+		consumers:  map[*Consumer]struct{}{},
+	}, nil
+}
+
+// Close ends consumers and calls under way. Afterwards every call fails with ErrClientClosed.
+// Harmless twice. It returns nil, always.
+func (c *Client) Close() error {
+	c.closing.Do(func() {
+		c.lock.Lock()
+		c.isClosing = true
+		open := make([]*Consumer, 0, len(c.consumers))
+		for consumer := range c.consumers {
+			open = append(open, consumer)
+		}
+		c.lock.Unlock()
+		var ending sync.WaitGroup
+		for _, consumer := range open {
+			ending.Go(func() { _ = consumer.Close() })
+		}
+		ending.Wait()
+		c.connection.close()
+	})
+	return nil
+}
+
+// Enqueue stores one message and returns its id.
+//
+// ErrUnavailable, ErrDeadlineExceeded, ErrCanceled and ErrStorageFailed leave open whether it was
+// stored. With an idempotency key it is sent again while the broker is away, up to the deadline.
+func (c *Client) Enqueue(
+	ctx context.Context, queue string, headers map[string]string, payload []byte,
+	options ...EnqueueOption,
+) (string, error) {
+	message := EnqueueMessage{Queue: queue, Headers: headers, Payload: payload}
+	for _, option := range options {
+		option(&message)
+	}
+	what, err := enqueueItem(&message, traceOf(ctx))
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := c.connection.withDeadline(ctx, 0)
+	defer cancel()
+	var result EnqueueResult
+	err = c.connection.retrying(ctx, what.isRepeatable, func() error {
+		result, err = c.enqueues.submit(ctx, what)
+		return err
+	})
+	if err != nil {
+		return "", named(err, what.about)
+	}
+	return result.MessageID, nil
+}
+
+// EnqueueMany stores many messages in order, possibly in several queues; one result per message.
+//
+// They travel in as few requests as fit, one after the other. A request that fails as a whole fails
+// its messages and all that follow; it is sent again while the broker is away if all its messages
+// have idempotency keys. Without a deadline in the context each request has the client's timeout.
+// An error beside the results means that nothing was sent: ErrClientClosed, or ErrInvalidArgument
+// for a message that cannot be encoded.
+func (c *Client) EnqueueMany(
+	ctx context.Context, messages []EnqueueMessage,
+) ([]EnqueueResult, error) {
+	trace := traceOf(ctx)
+	items := make([]item, len(messages))
+	for i := range messages {
+		what, err := enqueueItem(&messages[i], trace)
+		if err != nil {
+			failure := *err.(*Error)
+			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
+			return nil, &failure
+		}
+		items[i] = what
+	}
+	if c.connection.isClosed() {
+		return nil, clientClosed(subject{})
+	}
+	results := make([]EnqueueResult, len(items))
+	for i, found := range sendMany(ctx, c.connection, enqueueBatch, items) {
+		results[i] = found.value
+		results[i].Err = found.err
+	}
+	return results, nil
+}
+
+// Consume leases messages of a queue as they become ready, until the consumer is closed or ctx
+// ends. An unknown queue is reported by the first Next. When the connection is lost the consumer
+// goes on with a new one.
+func (c *Client) Consume(
+	ctx context.Context, queue string, options ...ConsumeOption,
+) (*Consumer, error) {
+	about := subject{queue: queue}
+	chosen := consumeSettings{maxInFlight: defaultMaxInFlight, batchSize: defaultBatchSize}
+	for _, option := range options {
+		option.toConsume(&chosen)
+	}
+	timeoutMS, err := milliseconds("visibility timeout", chosen.visibilityTimeout, about)
+	if err != nil {
+		return nil, err
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.isClosing {
+		return nil, clientClosed(about)
+	}
+	consumer := c.startConsumer(ctx, &filapb.ConsumeRequest{
+		Queue:               queue,
+		MaxInFlight:         chosen.maxInFlight,
+		MaxBatch:            chosen.batchSize,
+		VisibilityTimeoutMs: timeoutMS,
+	})
+	c.consumers[consumer] = struct{}{}
+	return consumer, nil
+}
+
+func (c *Client) forget(consumer *Consumer) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	delete(c.consumers, consumer)
+}
+
+// Receive leases up to count messages, and returns none when there are none within WithWait.
+func (c *Client) Receive(
+	ctx context.Context, queue string, count uint32, options ...ReceiveOption,
+) ([]*ConsumeMessage, error) {
+	about := subject{queue: queue}
+	var chosen receiveSettings
+	for _, option := range options {
+		option.toReceive(&chosen)
+	}
+	waitMS, err := milliseconds("wait", chosen.wait, about)
+	if err != nil {
+		return nil, err
+	}
+	timeoutMS, err := milliseconds("visibility timeout", chosen.visibilityTimeout, about)
+	if err != nil {
+		return nil, err
+	}
+	request := &filapb.ReceiveRequest{
+		Queue: queue, MaxMessages: count, WaitMs: waitMS, VisibilityTimeoutMs: timeoutMS,
+	}
+	// The broker may use all of the wait before it begins to answer.
+	ctx, cancel := c.connection.withDeadline(ctx, chosen.wait)
+	defer cancel()
+	answer, err := once(ctx, c.connection, c.connection.service.Receive, request, about)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]*ConsumeMessage, len(answer.GetMessages()))
+	for i, raw := range answer.GetMessages() {
+		messages[i] = c.readDelivered(raw)
+	}
+	return messages, nil
+}
+
+// Ack reports that a leased message was processed; it is gone.
+//
+// Fails with ErrMessageNotFound when it is not leased, and with ErrLeaseExpired when the token is
+// of an earlier delivery. With an empty token the message id alone decides. Never sent twice: after
+// ErrUnavailable the message is gone, or comes back when its lease ends.
+func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) error {
+	what, err := ackItem(subject{queue, messageID}, leaseToken)
+	if err != nil {
+		return err
+	}
+	_, err = submit(ctx, c.acks, what)
+	return err
+}
+
+// Nack reports that processing failed, and why: the message is retried or dead-lettered. With
+// WithRetryAfter it is backpressure, not failure. Fails as Ack does.
+func (c *Client) Nack(
+	ctx context.Context, queue, messageID, leaseToken, why string, options ...NackOption,
+) error {
+	what, err := nackItem(subject{queue, messageID}, leaseToken, why, options)
+	if err != nil {
+		return err
+	}
+	_, err = submit(ctx, c.nacks, what)
+	return err
+}
+
+// Extend makes a lease last that long from now, and returns its new end; 0 takes the queue's
+// visibility timeout. Fails as Ack does.
+func (c *Client) Extend(
+	ctx context.Context, queue, messageID, leaseToken string, lease time.Duration,
+) (time.Time, error) {
+	what, err := extendItem(subject{queue, messageID}, leaseToken, lease)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return submit(ctx, c.extensions, what)
+}
+
+// AckMany acks many messages; nil or an error for each, in order. An error beside them means that
+// nothing was sent.
+func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]error, error) {
+	return c.settleMany(ctx, ackBatch, messages, func(m *ConsumeMessage) (item, error) {
+		return ackItem(m.subject(), m.LeaseToken)
+	})
+}
+
+// NackMany nacks many messages for one reason; nil or an error for each, in order. An error beside
+// them means that nothing was sent.
+func (c *Client) NackMany(
+	ctx context.Context, messages []*ConsumeMessage, why string,
+) ([]error, error) {
+	return c.settleMany(ctx, nackBatch, messages, func(m *ConsumeMessage) (item, error) {
+		return nackItem(m.subject(), m.LeaseToken, why, nil)
+	})
+}
+
+func (c *Client) settleMany(
+	ctx context.Context, send batch[struct{}], messages []*ConsumeMessage,
+	encode func(*ConsumeMessage) (item, error),
+) ([]error, error) {
+	items := make([]item, len(messages))
+	for i, message := range messages {
+		what, err := encode(message)
+		if err != nil {
+			return nil, err
+		}
+		items[i] = what
+	}
+	if c.connection.isClosed() {
+		return nil, clientClosed(subject{})
+	}
+	errs := make([]error, len(items))
+	for i, found := range sendMany(ctx, c.connection, send, items) {
+		errs[i] = found.err
+	}
+	return errs, nil
+}
+
+func submit[R any](ctx context.Context, c *coalescer[R], what item) (R, error) {
+	ctx, cancel := c.connection.withDeadline(ctx, 0)
+	defer cancel()
+	return c.submit(ctx, what)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+
+// Worker runs handlers side by side: failures are retried, hopeless ones dead-lettered.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	fila "github.com/faiscadev/fila/sdks/go"
+)
+
+const (
+	messages = 20
+	handlers = 5
+)
+
+// handle is what a real worker does with a message; this one cannot stand the number 13.
+func handle(message *fila.ConsumeMessage) error {
+	time.Sleep(20 * time.Millisecond)
+	if string(message.Payload) == "13" {
+		return errors.New("unlucky number")
+	}
+	return nil
+}
+
+func work(ctx context.Context, consumer *fila.Consumer, settled chan<- error) {
+	for message := range consumer.Messages() {
+		if err := handle(message); err != nil {
+			settled <- message.Nack(ctx, err.Error())
+		} else {
+			settled <- message.Ack(ctx)
+		}
+	}
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	client, err := fila.NewClient(cmp.Or(os.Getenv("FILA_ADDR"), fila.DefaultTarget))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	queue := fmt.Sprintf("worker-%08x", rand.Uint32())
+	// The second failure of a message is its last.
+	deadLetters, err := client.CreateQueue(ctx, queue, fila.MaxAttempts(2))
+	if err != nil {
+		return err
+	}
+	batch := make([]fila.EnqueueMessage, messages)
+	for n := range batch {
+		batch[n] = fila.EnqueueMessage{Queue: queue, Payload: []byte(strconv.Itoa(n))}
+	}
+	if _, err := client.EnqueueMany(ctx, batch); err != nil {
+		return err
+	}
+
+	if err := process(ctx, client, queue); err != nil {
+		return err
+	}
+
+	letters, err := client.Receive(ctx, deadLetters, 1, fila.WithWait(2*time.Second))
+	if err != nil {
+		return err
+	}
+	if len(letters) != 1 {
+		return errors.New("there is no dead letter")
+	}
+	fmt.Printf("%d messages were processed\n", messages-1)
+	fmt.Printf("message %s is a dead letter: %s\n", letters[0].Payload, letters[0].LastError)
+	if err := letters[0].Ack(ctx); err != nil {
+		return err
+	}
+	return client.DeleteQueue(ctx, queue)
+}
+
+func process(ctx context.Context, client *fila.Client, queue string) error {
+	// No more in flight than there are handlers: what waits should wait at the broker, where other
+	// workers can have it.
+	consumer, err := client.Consume(ctx, queue, fila.WithMaxInFlight(handlers))
+	if err != nil {
+		return err
+	}
+	settled := make(chan error, messages+1) // one of them twice
+	var workers sync.WaitGroup
+	for range handlers {
+		workers.Go(func() { work(ctx, consumer, settled) })
+	}
+	for range messages + 1 {
+		if failed := <-settled; failed != nil {
+			err = failed
+			break
+		}
+	}
+	// Closing the consumer ends the workers.
+	consumer.Close()
+	workers.Wait()
+	return errors.Join(err, consumer.Err())
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+
+// What a user may choose about a client and about single calls. Values are checked where they are
+// used, so that the error names the call.
+
+package fila
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+)
+
+const (
+	// DefaultTarget is where a broker listens unless it is told otherwise.
+	DefaultTarget = "127.0.0.1:5555"
+	// DefaultTimeout is the deadline of unary calls whose context has none.
+	DefaultTimeout = 5 * time.Second
+
+	// The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
+	defaultMessageBytesMax = 64 << 20
+	// What a handler that takes 0.1 s works off before a default lease of 30 s ends. More would
+	// also make a quiet tenant's message wait behind more that were delivered before it.
+	defaultMaxInFlight = 256
+	// A frame costs the broker some 0.3 ms whatever it holds; a hundred messages share that.
+	defaultBatchSize = 100
+	// Doubling stops long before this; the bound keeps the power small after hours of trying.
+	doublingsMax = 30
+)
+
+// TLSOptions encrypts the connection; with a certificate and its key the client proves itself too
+// (mTLS). Files are PEM and are read by NewClient.
+type TLSOptions struct {
+	// CAFile holds the certificates to trust; empty trusts the system's roots.
+	CAFile string
+	// CertFile and KeyFile are the client's own; both or neither.
+	CertFile string
+	KeyFile  string
+	// ServerName is the name to expect in the broker's certificate if it is not the target's host.
+	ServerName string
+}
+
+// Backoff says how long to wait between attempts. The ceiling starts at Initial and doubles up to
+// Maximum; each wait is a random part of it, so that the clients of a broker that restarts do not
+// all come back in the same instant.
+type Backoff struct {
+	Initial time.Duration
+	Maximum time.Duration
+}
+
+// delay is the wait before retry number attempt, counted from 0; chance is from 0 to 1.
+func (b Backoff) delay(attempt int, chance float64) time.Duration {
+	ceiling := float64(b.Initial) * math.Exp2(float64(min(attempt, doublingsMax)))
+	return time.Duration(chance * min(ceiling, float64(b.Maximum)))
+}
+
+type settings struct {
+	tls             *TLSOptions
+	apiKey          string
+	hasAPIKey       bool
+	timeout         time.Duration
+	messageBytesMax int
+	backoff         Backoff
+	logger          *slog.Logger
+}
+
+func defaultSettings() settings {
+	return settings{
+		timeout:         DefaultTimeout,
+		messageBytesMax: defaultMessageBytesMax,
+		backoff:         Backoff{Initial: 100 * time.Millisecond, Maximum: 5 * time.Second},
+		logger:          slog.Default(),
+	}
+}
+
+func (s settings) check() error {
+	if s.timeout <= 0 {
+		return fmt.Errorf("timeout must be positive, got %v", s.timeout)
+	}
+	if s.messageBytesMax <= 0 {
+		return fmt.Errorf("max message bytes must be positive, got %d", s.messageBytesMax)
+	}
+	if s.backoff.Initial <= 0 || s.backoff.Maximum < s.backoff.Initial {
+		return fmt.Errorf("backoff needs 0 < Initial <= Maximum, got %v and %v",
+			s.backoff.Initial, s.backoff.Maximum)
+	}
+	return checkAPIKey(s)
+}
+
+// ClientOption is a choice about a client, for NewClient.
+type ClientOption func(*settings)
+
+// WithTLS encrypts the connection.
+func WithTLS(tls TLSOptions) ClientOption {
+	return func(s *settings) { s.tls = &tls }
+}
+
+// WithAPIKey sends the key with every call. It never appears in an error.
+func WithAPIKey(key string) ClientOption {
+	return func(s *settings) { s.apiKey, s.hasAPIKey = key, true }
+}
+
+// WithTimeout sets the deadline of unary calls whose context has none.
+func WithTimeout(timeout time.Duration) ClientOption {
+	return func(s *settings) { s.timeout = timeout }
+}
+
+// WithMaxMessageBytes sets the size of the largest request and answer; 64 MiB unless set.
+func WithMaxMessageBytes(limit int) ClientOption {
+	return func(s *settings) { s.messageBytesMax = limit }
+}
+
+// WithBackoff sets the waits between attempts to reach the broker; 0.1 s to 5 s where it is zero.
+func WithBackoff(backoff Backoff) ClientOption {
+	return func(s *settings) {
+		s.backoff.Initial = cmp.Or(backoff.Initial, s.backoff.Initial)
+		s.backoff.Maximum = cmp.Or(backoff.Maximum, s.backoff.Maximum)
+	}
+}
+
+// WithLogger sets where lost consume streams are reported; slog.Default() unless set.
+func WithLogger(logger *slog.Logger) ClientOption {
+	return func(s *settings) { s.logger = logger }
+}
+
+// EnqueueOption is a choice about one message, for Client.Enqueue.
+type EnqueueOption func(*EnqueueMessage)
+
+// WithFairnessKey names the group whose turn the message waits for.
+func WithFairnessKey(key string) EnqueueOption {
+	return func(m *EnqueueMessage) { m.FairnessKey = key }
+}
+
+// WithWeight sets the share of the message's fairness key, 1 to 1000.
+func WithWeight(weight uint32) EnqueueOption {
+	return func(m *EnqueueMessage) { m.Weight = weight }
+}
+
+// WithThrottleKeys names the limits that a delivery takes from, all or none.
+func WithThrottleKeys(keys ...string) EnqueueOption {
+	return func(m *EnqueueMessage) { m.ThrottleKeys = keys }
+}
+
+// WithThrottleCost sets the tokens taken from each throttle key; 1 unless set.
+func WithThrottleCost(tokens uint32) EnqueueOption {
+	return func(m *EnqueueMessage) { m.ThrottleCost = tokens }
+}
+
+// WithDelay keeps the message from being delivered before the time has passed.
+func WithDelay(delay time.Duration) EnqueueOption {
+	return func(m *EnqueueMessage) { m.Delay = delay }
+}
+
+// WithDeliverAt keeps the message from being delivered before that time.
+func WithDeliverAt(at time.Time) EnqueueOption {
+	return func(m *EnqueueMessage) { m.DeliverAt = at }
+}
+
+// WithTTL drops the message when it was not delivered within that time.
+func WithTTL(ttl time.Duration) EnqueueOption {
+	return func(m *EnqueueMessage) { m.TTL = ttl }
+}
+
+// WithIdempotencyKey makes a second enqueue with the same key store nothing and return the first
+// id. The client then sends the message again while the broker is away, up to the deadline.
+func WithIdempotencyKey(key string) EnqueueOption {
+	return func(m *EnqueueMessage) { m.IdempotencyKey = key }
+}
+
+type consumeSettings struct {
+	maxInFlight       uint32
+	batchSize         uint32
+	visibilityTimeout time.Duration
+}
+
+// ConsumeOption is a choice about one consumer, for Client.Consume.
+type ConsumeOption interface{ toConsume(*consumeSettings) }
+
+type consumeOption func(*consumeSettings)
+
+func (o consumeOption) toConsume(s *consumeSettings) { o(s) }
+
+// WithMaxInFlight sets the most messages leased to the consumer at a time; 256 unless set.
+func WithMaxInFlight(count uint32) ConsumeOption {
+	return consumeOption(func(s *consumeSettings) { s.maxInFlight = count })
+}
+
+// WithBatchSize sets the most messages that arrive together; 100 unless set.
+func WithBatchSize(count uint32) ConsumeOption {
+	return consumeOption(func(s *consumeSettings) { s.batchSize = count })
+}
+
+type receiveSettings struct {
+	wait              time.Duration
+	visibilityTimeout time.Duration
+}
+
+// ReceiveOption is a choice about one Client.Receive.
+type ReceiveOption interface{ toReceive(*receiveSettings) }
+
+type receiveOption func(*receiveSettings)
+
+func (o receiveOption) toReceive(s *receiveSettings) { o(s) }
+
+// WithWait waits that long for the first message. It comes on top of the client's timeout; a
+// context's deadline has to leave room for it.
+func WithWait(wait time.Duration) ReceiveOption {
+	return receiveOption(func(s *receiveSettings) { s.wait = wait })
+}
+
+// LeaseOption is a choice about leases, for Client.Consume and Client.Receive.
+type LeaseOption interface {
+	ConsumeOption
+	ReceiveOption
+}
+
+type leaseOption time.Duration
+
+func (o leaseOption) toConsume(s *consumeSettings) { s.visibilityTimeout = time.Duration(o) }
+func (o leaseOption) toReceive(s *receiveSettings) { s.visibilityTimeout = time.Duration(o) }
+
+// WithVisibilityTimeout sets how long each lease lasts; the queue decides unless set.
+func WithVisibilityTimeout(timeout time.Duration) LeaseOption { return leaseOption(timeout) }
+
+type nackSettings struct {
+	retryAfter    time.Duration
+	hasRetryAfter bool
+	throttleKey   string
+}
+
+// NackOption is a choice about one nack.
+type NackOption func(*nackSettings)
+
+// WithRetryAfter makes the nack backpressure, not failure: the message comes back after that time
+// and no attempt is counted.
+func WithRetryAfter(delay time.Duration) NackOption {
+	return func(s *nackSettings) { s.retryAfter, s.hasRetryAfter = delay, true }
+}
+
+// WithThrottledKey, beside WithRetryAfter, lets nothing with this throttle key through, for
+// anybody, until then.
+func WithThrottledKey(key string) NackOption {
+	return func(s *nackSettings) { s.throttleKey = key }
+}

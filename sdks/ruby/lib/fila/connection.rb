@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+# frozen_string_literal: true
+
+# One gRPC channel: what every call carries, how it is given up, and what its failures mean.
+#
+# Nothing here knows which calls exist or what they are for. How the channel is set up is the
+# business of channel.rb.
+
+require "grpc"
+
+require "fila/channel"
+require "fila/errors"
+require "fila/lifetime"
+require "fila/tracing"
+require "fila/workers"
+
+module Fila
+  # A channel that threads share. It belongs to the process that made it.
+  class Connection
+    REASON_TRAILER = "fila-reason"
+    REDACTED = "[redacted]"
+    CODES = GRPC::Core::StatusCodes.constants.to_h do |name|
+      [GRPC::Core::StatusCodes.const_get(name), name.name]
+    end.freeze
+    # Requests are encoded before they come here.
+    AS_IT_IS = :itself.to_proc
+    # Cancelled calls end within milliseconds. Closing waits for them because the channel must not
+    # go first, and bounds the wait because a shutdown must not hang.
+    CLOSE_S = 2.0
+    private_constant :REASON_TRAILER, :REDACTED, :CODES, :AS_IT_IS, :CLOSE_S
+
+    attr_reader :target, :timeout, :backoff, :workers
+
+    def initialize(target, tls:, api_key:, timeout:, max_message_bytes:, backoff:)
+      raise ArgumentError, "timeout must be positive, got #{timeout}" unless timeout.positive?
+
+      @target = Channel.checked_target(target)
+      @timeout = timeout
+      @backoff = backoff
+      @api_key = Channel.checked_api_key(api_key)
+      @metadata = api_key ? { "authorization" => "Bearer #{api_key}" }.freeze : {}.freeze
+      @channel = Channel.open(@target, tls:, max_message_bytes:, backoff:)
+      @stub = GRPC::ClientStub.new(@target, :this_channel_is_insecure, channel_override: @channel)
+      @workers = Workers.new
+      @process = Process.pid
+      # Closing ends waits to retry, closes feeds and cancels what is under way.
+      @closing = Answer.new
+      @lock = Mutex.new
+      @feeds = {}.compare_by_identity
+      @under_way = {}.compare_by_identity
+      Lifetime.began(self)
+    end
+
+    def inspect
+      "#<#{self.class} #{target.inspect}>"
+    end
+
+    def closed?
+      @closing.given?
+    end
+
+    # Whether this is a child of the process that made the connection; gRPC does not survive a fork.
+    def forked?
+      Process.pid != @process
+    end
+
+    def check_open
+      raise ClientClosedError, "a client cannot be used after a fork; create one there" if forked?
+      raise ClientClosedError if closed?
+    end
+
+    # gRPC sends a request that is too late, and with luck gets an answer.
+    def check_time(timeout)
+      return if timeout.positive?
+
+      raise DeadlineExceededError.new("the deadline passed before the request was sent",
+                                      code: "DEADLINE_EXCEEDED")
+    end
+
+    def seconds(timeout)
+      timeout.nil? ? @timeout : timeout
+    end
+
+    # Sends one request from a thread of the application and returns the answer. A caller that is
+    # raised in takes the call back.
+    def call(method, request, response, timeout, queue: nil, message_id: nil)
+      answer = Answer.new
+      operation = Workers.uninterrupted do
+        started = start(method, request, response, timeout, Tracing.current)
+        @workers.run { answer.give(outcome(started)) }
+        started
+      end
+      found = answer.wait
+      return found unless found.is_a?(Error)
+
+      error = found.about(queue, message_id)
+      raise error, cause: error.cause
+    ensure
+      operation&.cancel unless answer.given?
+    end
+
+    # Sends one request from a worker and returns the answer, or an Error.
+    def send_from_worker(method, request, response, timeout, trace)
+      outcome(start(method, request, response, timeout, trace))
+    rescue Error => e
+      e
+    end
+
+    # Opens a stream of answers, with no deadline. Executing the operation passes them to the block.
+    def stream(method, request, response, trace, &block)
+      begin_operation do
+        @stub.server_streamer(method, request, AS_IT_IS, response.method(:decode),
+                              return_op: true, metadata: metadata(trace), &block)
+      end
+    end
+
+    # Runs an operation to its end, on a worker. Returns its answer, or an Error.
+    def outcome(operation)
+      operation.execute
+    rescue GRPC::BadStatus => e
+      failure(e)
+    rescue GRPC::Core::CallError => e
+      # What gRPC says of a stream that is cancelled before it began. Not a StandardError.
+      closed? ? ClientClosedError.new : CancelledError.new(code: "CANCELLED", cause: e)
+    rescue StandardError => e
+      # Anything else, such as an answer that is no protobuf. Whoever waits must be told.
+      closed? ? ClientClosedError.new : InternalError.new("#{e.class}: #{e.message}", cause: e)
+    ensure
+      @lock.synchronize { @under_way.delete(operation) }
+    end
+
+    # Yields the time that remains; again if the broker is away and it is safe.
+    def retrying(is_repeatable, timeout)
+      deadline = Clock.now + seconds(timeout)
+      attempts = 0
+      begin
+        yield deadline - Clock.now
+      rescue UnavailableError
+        delay = @backoff.delay(attempts, rand)
+        raise unless is_repeatable && delay < deadline - Clock.now
+
+        attempts += 1
+        @closing.wait(delay)
+        raise unless Clock.now < deadline
+
+        retry
+      end
+    end
+
+    # Has something closed before the connection is.
+    def attach(feed)
+      @lock.synchronize do
+        check_open
+        @feeds[feed] = true
+      end
+    end
+
+    def detach(feed)
+      @lock.synchronize { @feeds.delete(feed) }
+    end
+
+    # Ends what is under way. Harmless twice, and in a child process.
+    def close
+      return if forked? || closed?
+
+      feeds.each(&:close)
+      return unless @closing.give(true)
+
+      # Those that other threads opened meanwhile.
+      feeds.each(&:close)
+      @lock.synchronize { @under_way.keys }.each(&:cancel)
+      @workers.close(CLOSE_S)
+      @channel.close
+      Lifetime.ended(self)
+    end
+
+    private
+
+    def feeds
+      @lock.synchronize { @feeds.keys }
+    end
+
+    def start(method, request, response, timeout, trace)
+      check_open
+      check_time(timeout)
+      begin_operation do
+        @stub.request_response(method, request, AS_IT_IS, response.method(:decode),
+                               return_op: true, deadline: Time.now + timeout,
+                               metadata: metadata(trace))
+      end
+    end
+
+    def begin_operation
+      @lock.synchronize do
+        check_open
+        operation = yield
+        @under_way[operation] = true
+        operation
+      end
+    end
+
+    def metadata(trace)
+      trace.empty? ? @metadata : @metadata.merge(trace)
+    end
+
+    # What a failed call means. Its cause is kept, unless the peer's text holds the API key.
+    def failure(error)
+      return ClientClosedError.new if closed?
+
+      # gRPC hands out bytes, and the text may name a queue in any script.
+      text = error.details.to_s.dup.force_encoding(Encoding::UTF_8).scrub
+      is_secret = @api_key && error.message.include?(@api_key)
+      text = text.gsub(@api_key, REDACTED) if is_secret
+      reason = Array(error.metadata[REASON_TRAILER]).first
+      code = CODES.fetch(error.code, "UNKNOWN")
+      Errors.of_status(code, reason, text, cause: is_secret ? nil : error)
+    end
+  end
+  private_constant :Connection
+end

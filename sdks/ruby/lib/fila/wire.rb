@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+# frozen_string_literal: true
+
+# The hot path's requests and answers as bytes. No I/O.
+#
+# Every batch request of the contract is one repeated field with the number 1, and on the wire a
+# repeated field is its elements one after the other. So an item is encoded once, by the caller that
+# has it, and a batch is the items joined: the size of a batch is known exactly before it is sent.
+
+require "fila/arguments"
+require "fila/errors"
+require "fila/message"
+require "fila/proto"
+require "fila/tracing"
+
+module Fila
+  # Items, batches of them, and the RPCs that take batches.
+  module Wire
+    BATCH_ITEMS_MAX = 1_000
+    # Below gRPC's customary 4 MiB, so that any broker takes it. A larger message travels alone.
+    BATCH_BYTES_MAX = 1024 * 1024
+
+    SERVICE = "/fila.v1.FilaService/"
+    REASON_PREFIX = "ERROR_REASON_"
+
+    # One element of a batch: its bytes on the wire, what an error about it should name, and whether
+    # it may be sent again after a failure that leaves open if it was applied.
+    Item = Struct.new(:data, :queue, :message_id, :is_repeatable)
+
+    # An RPC that takes many items and answers each on its own.
+    Batch = Struct.new(:method_path, :response, :read) do
+      # One value or Error per item, in order.
+      def outcomes(response, items)
+        results = response.results
+        if results.length != items.length
+          text = "the broker gave #{results.length} results for #{items.length} items"
+          return items.map { |item| InternalError.new(text, queue: item.queue) }
+        end
+        results.zip(items).map do |result, item|
+          result.error ? Wire.item_error(result.error, item) : read.call(result)
+        end
+      end
+    end
+
+    ENQUEUE = Batch.new(
+      "#{SERVICE}EnqueueBatch", V1::EnqueueBatchResponse,
+      ->(result) { EnqueueResult.new(message_id: result.message_id, duplicate: result.duplicate) }
+    ).freeze
+    ACK = Batch.new("#{SERVICE}AckBatch", V1::AckBatchResponse, ->(_) {}).freeze
+    NACK = Batch.new("#{SERVICE}NackBatch", V1::NackBatchResponse, ->(_) {}).freeze
+    EXTEND = Batch.new(
+      "#{SERVICE}ExtendLease", V1::ExtendLeaseResponse,
+      ->(result) { Moment.of(result.lease_expires_at) }
+    ).freeze
+
+    module_function
+
+    # The typed error of one item. A reason that is newer than this SDK is a number.
+    def item_error(error, item)
+      reason = error.reason.to_s.delete_prefix(REASON_PREFIX)
+      Errors.of_reason(reason, error.message, queue: item.queue, message_id: item.message_id)
+    end
+
+    # Yields the items in order, in batches that stay within both limits; none for no items.
+    def split(items)
+      batch = []
+      size = 0
+      items.each do |item|
+        bytes = item.data.bytesize
+        if batch.length == BATCH_ITEMS_MAX || (batch.any? && size + bytes > BATCH_BYTES_MAX)
+          yield batch
+          batch = []
+          size = 0
+        end
+        batch << item
+        size += bytes
+      end
+      yield batch if batch.any?
+    end
+
+    # The batch request that holds the items.
+    def join(items)
+      items.map(&:data).join
+    end
+
+    def enqueue_item(message, trace)
+      request = V1::EnqueueRequest.new(
+        queue: Arguments.required_text("queue", message.queue),
+        headers: headers(message.headers || {}, trace),
+        payload: Arguments.bytes("payload", message.payload || ""),
+        fairness_key: Arguments.text("fairness_key", message.fairness_key),
+        weight: Arguments.small("weight", message.weight),
+        throttle_keys: Arguments.texts("throttle_keys", message.throttle_keys || []),
+        throttle_cost: Arguments.small("throttle_cost", message.throttle_cost),
+        delay_ms: Arguments.whole("delay_ms", message.delay_ms),
+        deliver_at: Arguments.timestamp("deliver_at", message.deliver_at),
+        ttl_ms: Arguments.whole("ttl_ms", message.ttl_ms),
+        idempotency_key: Arguments.text("idempotency_key", message.idempotency_key)
+      )
+      Item.new(element(request), request.queue, nil, !request.idempotency_key.empty?)
+    end
+
+    # A producer's own trace context wins: the message may continue a trace begun elsewhere.
+    def headers(given, trace)
+      headers = Arguments.headers(given)
+      headers.key?(Tracing::TRACEPARENT) ? headers : trace.merge(headers)
+    end
+
+    def ack_item(queue, message_id, lease_token)
+      settle_item(V1::AckRequest, queue, message_id, lease_token)
+    end
+
+    def nack_item(queue, message_id, error, lease_token, retry_after_ms: nil, throttle_key: nil)
+      fields = {
+        error: Arguments.text("error", error),
+        throttle_key: Arguments.text("throttle_key", throttle_key)
+      }
+      # 0 is a value of its own here: back at once, no attempt counted.
+      unless retry_after_ms.nil?
+        fields[:retry_after_ms] = Arguments.whole("retry_after_ms", retry_after_ms)
+      end
+      settle_item(V1::NackRequest, queue, message_id, lease_token, **fields)
+    end
+
+    def extend_item(queue, message_id, lease_token, extend_ms)
+      extend_ms = Arguments.whole("ms", extend_ms)
+      settle_item(V1::LeaseExtension, queue, message_id, lease_token, extend_ms:)
+    end
+
+    # Gives back a message that nobody has seen: it is ready at once and no attempt is counted.
+    def release_item(raw)
+      metadata = raw.metadata
+      nack_item(metadata.queue_id, raw.id, "", metadata.lease_token, retry_after_ms: 0)
+    end
+
+    def settle_item(kind, queue, message_id, lease_token, **fields)
+      request = kind.new(
+        queue: Arguments.required_text("queue", queue),
+        message_id: Arguments.required_text("message_id", message_id),
+        lease_token: Arguments.text("lease_token", lease_token),
+        **fields
+      )
+      Item.new(element(request), request.queue, request.message_id, false)
+    end
+
+    # The tag of a length-delimited field 1, the length as a varint, the message.
+    def element(request)
+      data = request.class.encode(request)
+      size = data.bytesize
+      prefix = [0x0a]
+      while size > 0x7f
+        prefix << ((size & 0x7f) | 0x80)
+        size >>= 7
+      end
+      prefix << size
+      prefix.pack("C*") << data
+    end
+  end
+  private_constant :Wire
+end
