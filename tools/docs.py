@@ -8,24 +8,19 @@ empty. Where a block says 127.0.0.1:5555 it reaches that broker; `fila` finds it
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.broker import broker
 from tools.checks.markdown import parse
 from tools.checks.tree import Tree
 
 ROOT = Path(__file__).parent.parent
 ADDRESS = "127.0.0.1:5555"
-READY = "FILA READY "
-START_SECONDS_MAX = 30
 BLOCK_SECONDS_MAX = 60
 INTERPRETERS = {
     "python": [sys.executable, "-c"],
@@ -56,35 +51,6 @@ def blocks(text: str) -> list[Block]:
         if token.type == "fence":
             follows = "runnable" in words
     return found
-
-
-@contextmanager
-def broker() -> Iterator[str]:
-    """Start a broker on a free port, with no settings and no messages, and yield its address."""
-    with tempfile.TemporaryDirectory(prefix="fila-docs-") as folder:
-        config = Path(folder) / "fila.toml"
-        config.touch()
-        command = [sys.executable, "-m", "fila_server.main", "--listen", "127.0.0.1:0"]
-        command += ["--data-dir", str(Path(folder) / "data"), "--config", str(config)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield ready_address(process)
-            finally:
-                process.terminate()
-
-
-def ready_address(process: "subprocess.Popen[str]") -> str:
-    """Return the address in the broker's ready line. Raises RuntimeError if none comes in time."""
-    assert process.stdout is not None
-    watchdog = threading.Timer(START_SECONDS_MAX, process.kill)
-    watchdog.start()
-    try:
-        for line in process.stdout:
-            if line.startswith(READY):
-                return str(json.loads(line.removeprefix(READY))["address"])
-    finally:
-        watchdog.cancel()
-    raise RuntimeError("the broker did not become ready")
 
 
 def run(block: Block, address: str) -> str | None:
