@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 READY = "BENCH READY "
 ENDED = "BENCH ENDED "
@@ -32,7 +33,6 @@ class Measured:
     pid: int
     start_s: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
-
 
     def cpu_s(self) -> float:
         """The processor time that the broker has used so far."""
@@ -63,7 +63,7 @@ def broker(data_dir: str | None = None, sync: str = "always") -> Iterator[Measur
                 measured.spent = json.loads(last.removeprefix(ENDED))
 
 
-async def serve(data_dir: str, sync: str) -> None:
+async def serve(data_dir: str, sync: Literal["always", "interval", "never"]) -> None:
     from fila_server.config import Config
     from fila_server.main import settle_garbage_collector
     from fila_server.rpc.server import Server

@@ -114,7 +114,7 @@ class Core:
         consumer, effects = self.open(credit, batch)
         while effects.frames:
             frames = [frame for _, _, frame in effects.frames]
-            yield frames  # type: ignore[misc]
+            yield frames
             commands: list[Command] = [Ack(0, acks_of(grant)) for _, grant, _ in effects.frames]
             commands += [FrameTaken(consumer) for _ in frames]
             effects = self.broker.handle(commands, self.now())
@@ -136,7 +136,7 @@ def run(chosen: argparse.Namespace) -> None:
     _overshoot(report)
     _bucket_decision(report)
     _hook(report)
-    report.note("The core alone, without gRPC and disk. A cost is a median of rounds taken in turn.")
+    report.note("Medians of rounds taken in turn. Core: without gRPC and disk; broker: with both.")
     report.show()
 
 
@@ -157,7 +157,7 @@ def _cost(report: Report, count: int, keys: list[int]) -> None:
     for number in keys:
         extra = median(each - base for each, base in zip(times[number], times[1], strict=True))
         text = f"{extra / 1000:+.2f} us"
-        report.add(f"the same with {number:,} fair keys", text, **{f"extra_ns_{number}": extra})
+        report.add(f"the same with {number:,} fair keys", text, "", **{f"extra_ns_{number}": extra})
 
 
 def _lifecycle_ns(count: int, keys: int) -> int:

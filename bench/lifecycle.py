@@ -50,13 +50,13 @@ async def _measure(
         report.progress("consume and ack")
         consume = await _timed(_consume(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("both at once")
-        both = await _timed(both(client, "two", chosen.messages, chosen), chosen.messages)
+        lifecycle = await _timed(both(client, "two", chosen.messages, chosen), chosen.messages)
         report.progress("one at a time")
         waits = await _latencies(client)
     return {
         "enqueue": enqueue,
         "consume and ack": consume,
-        "lifecycle": both,
+        "lifecycle": lifecycle,
         "latency p50": percentile(waits, 0.5) * 1e6,
         "latency p99": percentile(waits, 0.99) * 1e6,
     }
@@ -144,7 +144,7 @@ def _shares(report: Report, spent: dict[str, float]) -> None:
     core, storage = spent["core_s"], spent["storage_s"]
     for name, seconds in (("core", core), ("storage", storage), ("gRPC", cpu - core - storage)):
         share = seconds / cpu
-        report.add(f"server time in {name}", f"{share:.0%}", **{f"share_{name.lower()}": share})
+        report.add(f"server time in {name}", f"{share:.0%}", "", **{f"share_{name.lower()}": share})
     per_group = spent["items"] / max(1, spent["groups"])
     report.add("items per group commit", f"{per_group:,.0f}", items_per_group=per_group)
     report.note("One client process and the broker share the machine's cores; fsync as configured.")

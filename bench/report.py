@@ -5,7 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +33,7 @@ class Report:
     def progress(self, text: str) -> None:
         self._console.print(f"  {text} ...", style="dim")
 
-    def add(self, what: str, value: str, bar: str = "", **figures: object) -> None:
+    def add(self, what: str, value: str, bar: str = "", **figures: Any) -> None:
         self._rows.append(Row(what, value, bar))
         self._figures.update(figures)
 

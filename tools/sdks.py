@@ -3,7 +3,8 @@
 
 For each language, in order: generated code is fresh, lint, unit tests, the package builds, and
 every example runs against a broker. Commands run in the SDK's folder; `{cache}` and `{root}` stand
-for the language's folder in the user's cache and for the checkout. A missing toolchain is a failure.
+for the language's folder in the user's cache and for the checkout. A missing toolchain is a
+failure.
 """
 
 import argparse

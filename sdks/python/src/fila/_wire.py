@@ -21,8 +21,8 @@ from fila.v1 import messages_pb2, service_pb2
 
 T = TypeVar("T")
 
-# The same in every SDK. Larger batches are a little faster, but a batch holds the broker's engine: a
-# thousand messages for some 10 ms, which is as long as anybody else should have to wait behind them.
+# The same in every SDK. Larger batches are a little faster, but a batch holds the broker's engine:
+# a thousand messages for some 10 ms, as long as anybody else should have to wait behind them.
 BATCH_ITEMS_MAX = 1000
 # Below gRPC's customary 4 MiB, so that any broker takes it. A larger message travels alone.
 BATCH_BYTES_MAX = 1024 * 1024

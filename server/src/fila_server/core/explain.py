@@ -38,7 +38,7 @@ class Place(NamedTuple):
     """Where in a lane the next delivery in question stands."""
 
     lane: Lane
-    index: int
+    position: int
 
 
 def explain(state: State, command: Admin, now: Now, effects: Effects) -> Any:
@@ -270,23 +270,23 @@ def _ahead(place: Place, now: Now) -> int:
 
 def _before_in_key(place: Place, now: Now) -> int:
     """Return the deliveries of the same key that come first: its lanes take turns, one each."""
-    before = place.index
+    before = place.position
     is_before = True
     for lane in islice(place.lane.key.ready, _LOOKED):
         if lane is place.lane:
             is_before = False
         elif not _blocked(lane, now):
-            before += min(len(lane.messages), place.index + is_before)
+            before += min(len(lane.messages), place.position + is_before)
     return before
 
 
 def _ahead_in_line(place: Place, limiter: Limiter) -> int:
     """Return the deliveries that the limiter lets through first: lanes take turns by weight."""
     line = limiter.lines.get(place.lane.key.queue)
-    before = place.index
+    before = place.position
     if line is None:
         return before
-    turns = place.index // place.lane.key.weight + 1
+    turns = place.position // place.lane.key.weight + 1
     is_before = True
     for lane in islice(line.lanes, _LOOKED):
         if lane is place.lane:

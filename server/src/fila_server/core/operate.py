@@ -332,9 +332,7 @@ def redrive(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     return pb.RedriveResponse(redriven=done)
 
 
-def _choose(
-    state: State, source: Queue, request: pb.RedriveRequest, limit: int
-) -> list[Message]:
+def _choose(state: State, source: Queue, request: pb.RedriveRequest, limit: int) -> list[Message]:
     """Take matching pending messages out of a dead-letter queue, longest dead first."""
     ids = set(request.message_ids)
     lanes = [

@@ -44,7 +44,7 @@ def enqueue(state: State, command: Enqueue, now: Now, effects: Effects) -> None:
                 queue = state.queue(name)
             if terms.__class__ is not Terms:
                 raise terms  # type: ignore[misc]
-            append(_accept(state, queue, content, terms, now, effects))  # type: ignore[arg-type]
+            append(_accept(state, queue, content, terms, now, effects))
         except FilaError as error:
             append(error)
     effects.durable_answers.append((command.ticket, results))

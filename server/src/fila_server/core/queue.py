@@ -190,7 +190,8 @@ class Queue:
             key.weight = weight
         lane = key.lanes.get(lane_key)
         if lane is None:
-            lane = key.lanes[lane_key] = key.resting.pop(lane_key, None) or Lane(key, lane_key)
+            rested = key.resting.pop(lane_key, None)
+            lane = key.lanes[lane_key] = rested or Lane(key, lane_key)
             characters = len(fairness_key)
             if lane.throttle_keys:
                 characters += sum(map(len, lane.throttle_keys))

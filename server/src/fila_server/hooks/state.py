@@ -191,8 +191,10 @@ class LuaState:
 
         The margin keeps a script that is almost full from needing a collection after every call.
         """
+        self._runtime.set_max_memory(0)  # letting go of large headers takes a little memory too
         self._forget()
         self._runtime.gccollect()
+        self._limit()
         return bool(self.used(True) > self.soft_bytes - self._script.memory_limit_bytes // 8)
 
     def escaped(self, error: Exception) -> ScriptFailed:

@@ -121,7 +121,9 @@ class Engine:
             sink.close(ShuttingDown("the broker is shutting down"))
 
     def stop(self) -> None:
-        """Handle what waits, make it durable, release the store."""
+        """Handle what waits, make it durable, release the store. Harmless twice."""
+        if self._is_stopped:
+            return
         self._closing = True
         for timer in (self._timer, self._disk_timer, self._interval_timer):
             if timer is not None:
