@@ -51,3 +51,17 @@ def ruby(out: Path) -> None:
     # The released protoc, from its package on PyPI: Debian's is too old for current runtimes.
     protoc = Path(sys.executable).parent / "protoc"
     _run(str(protoc), "-Iproto", f"--ruby_out={out}", *PROTOS)
+
+
+def js(out: Path) -> None:
+    # The plugin is a development dependency of the SDK: `npm ci` there brings it.
+    options = (
+        "annotateFilesWithVersion=false,env=node,esModuleInterop=true,importSuffix=.js,"
+        "outputJsonMethods=false,outputServices=none,removeEnumPrefix=true,"
+        "unrecognizedEnum=false,useExactTypes=false,useMapType=true"
+    )
+    _protoc(
+        "--plugin=protoc-gen-ts_proto=sdks/js/node_modules/.bin/protoc-gen-ts_proto",
+        f"--ts_proto_out={out}",
+        f"--ts_proto_opt={options}",
+    )

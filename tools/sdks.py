@@ -78,6 +78,21 @@ GO = Sdk(
     package=(("go", "build", "./..."), ("go", "mod", "verify")),
     example=("go", "-C", "examples", "run", "./{example}"),
 )
+JS = Sdk(
+    name="js",
+    toolchain=("node", "npm"),
+    prepare=(
+        ("npm", "ci", "--no-audit", "--no-fund"),
+        ("npm", "run", "build"),
+    ),
+    generate=generate.js,
+    generated="src/gen",
+    lint=(("npm", "run", "lint"),),
+    test=(("npm", "test"),),
+    package=(("mkdir", "-p", "{cache}"), ("npm", "pack", "--pack-destination", "{cache}")),
+    example=("node", "examples/{example}.js"),
+    env={"npm_config_cache": "{cache}/npm"},
+)
 RUBY = Sdk(
     name="ruby",
     toolchain=("ruby", "rspec", "rubocop", "gem"),
@@ -94,7 +109,7 @@ RUBY = Sdk(
     ),
     example=("ruby", "-I", "lib", "examples/{example}.rb"),
 )
-SDKS = {sdk.name: sdk for sdk in (GO, RUBY)}
+SDKS = {sdk.name: sdk for sdk in (GO, JS, RUBY)}
 
 
 def run(sdk: Sdk, command: Command) -> bool:

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// The conformance driver of @fila/client: requests in JSON lines become calls of its public API,
+// and outcomes become replies. See conformance/PROTOCOL.md. What is absent or null in a request is
+// left out of the call, so the SDK's own default holds.
+
+import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client, FilaError, VERSION } from "@fila/client";
+import { ROOT_CONTEXT, context, createTraceState, trace } from "@opentelemetry/api";
+import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+
+const EXIT_AFTER_MS = 1_500;
+const TIMED_OUT = Symbol("timed out");
+
+const clients = new Map();
+const consumers = new Map();
+// Requests under way by id, and what cancels them.
+const running = new Map();
+
+context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+
+// --- Between the protocol's values and the SDK's -------------------------------------------------
+
+/** The fields that are there, named as in JavaScript. */
+function camel(fields) {
+  const present = Object.entries(fields ?? {}).filter(([, value]) => value !== null);
+  const renamed = present.map(([name, value]) => [
+    name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase()),
+    value,
+  ]);
+  return Object.fromEntries(renamed);
+}
+
+function bytes(text) {
+  return text === undefined ? undefined : Buffer.from(text, "base64");
+}
+
+function produced({ payload, deliverAtMs, ...fields }) {
+  const deliverAt = deliverAtMs === undefined ? undefined : new Date(deliverAtMs);
+  return { ...fields, payload: bytes(payload), deliverAt };
+}
+
+function shown(message) {
+  return {
+    id: message.id,
+    queue: message.queue,
+    headers: message.headers,
+    payload: message.payload.toString("base64"),
+    fairness_key: message.fairnessKey,
+    weight: message.weight,
+    throttle_keys: message.throttleKeys,
+    attempt_count: message.attemptCount,
+    lease_token: message.leaseToken,
+    last_error: message.lastError,
+    enqueued_at_ms: message.enqueuedAt?.getTime() ?? null,
+    lease_expires_at_ms: message.leaseExpiresAt?.getTime() ?? null,
+  };
+}
+
+/** An error of the SDK, by its type; undefined for anything else. */
+function failure(error) {
+  if (error instanceof FilaError) {
+    const words = error.constructor.name.replace(/Error$/, "").match(/[A-Z][a-z]*/g);
+    const kind = words.join("_").toLowerCase();
+    return { kind, message: error.message, retryable: error.retryable };
+  }
+  if (error?.name === "AbortError") {
+    return { kind: "cancelled", message: error.message, retryable: false };
+  }
+  return undefined;
+}
+
+// --- Operations ----------------------------------------------------------------------------------
+
+/** Takes messages from a consumer. A next() that is late is kept for the request after this one. */
+async function take(held, max, waitMs, signal) {
+  const messages = [];
+  const late = sleep(waitMs, TIMED_OUT, { signal });
+  try {
+    while (messages.length < max) {
+      held.pending ??= held.consumer.next();
+      const result = await Promise.race([held.pending, late]);
+      if (result === TIMED_OUT) break;
+      held.pending = null;
+      if (result.done) return { messages, ended: true };
+      held.messages.set(result.value.id, result.value);
+      messages.push(shown(result.value));
+    }
+  } catch (error) {
+    // An error of the stream comes after the messages before it.
+    if (messages.length === 0) {
+      if (!signal.aborted) held.pending = null;
+      throw error;
+    }
+  }
+  return { messages, ended: false };
+}
+
+async function settle(message, { how, error, ms }, options) {
+  if (how === "ack") await message.ack(options);
+  else if (how === "nack") await message.nack(error, options);
+  else return { lease_expires_at_ms: (await message.extend(ms, options)).getTime() };
+  return {};
+}
+
+/** Each operation takes the request's fields, its client and its signal. */
+const operations = {
+  hello: () => ({
+    sdk: "fila-js",
+    sdk_version: VERSION,
+    language: `node ${process.versions.node}`,
+    features: ["tracing", "mtls"],
+  }),
+
+  connect({ client, target, apiKey, tls, options }) {
+    const { timeoutMs, backoffInitialMs, backoffMaximumMs } = camel(options);
+    const backoff = { initialMs: backoffInitialMs, maximumMs: backoffMaximumMs };
+    const settings = { apiKey, timeoutMs, backoff, tls: tls && camel(tls) };
+    clients.set(client, new Client(target, settings));
+  },
+
+  close: (fields, client) => client.close(),
+
+  async enqueue(fields, client, signal) {
+    const { queue, headers, payload, ...options } = produced(fields);
+    return { message_id: await client.enqueue(queue, headers, payload, { ...options, signal }) };
+  },
+
+  async enqueue_many({ messages, timeoutMs }, client, signal) {
+    const items = messages.map((message) => produced(camel(message)));
+    const results = await client.enqueueMany(items, { timeoutMs, signal });
+    return {
+      results: results.map(({ messageId, duplicate, error }) =>
+        error === null ? { message_id: messageId, duplicate } : { error: failure(error) },
+      ),
+    };
+  },
+
+  async enqueue_concurrently({ queue, count, payload, fairnessKey }, client, signal) {
+    const options = { fairnessKey, signal };
+    const calls = Array.from({ length: count }, () =>
+      client.enqueue(queue, undefined, bytes(payload), options),
+    );
+    return { message_ids: await Promise.all(calls) };
+  },
+
+  consume({ consumer, queue, ...options }, client) {
+    const opened = client.consume(queue, options);
+    consumers.set(consumer, { consumer: opened, pending: null, messages: new Map() });
+  },
+
+  next({ consumer, max = 1, waitMs = 0 }, client, signal) {
+    return take(consumers.get(consumer), max, waitMs, signal);
+  },
+
+  stop: ({ consumer }) => consumers.get(consumer).consumer.close(),
+
+  async receive({ queue, ...options }, client, signal) {
+    const messages = await client.receive(queue, { ...options, signal });
+    return { messages: messages.map(shown) };
+  },
+
+  ack: ({ queue, messageId, ...options }, client, signal) =>
+    client.ack(queue, messageId, { ...options, signal }),
+
+  nack: ({ queue, messageId, error, ...options }, client, signal) =>
+    client.nack(queue, messageId, error, { ...options, signal }),
+
+  async extend({ queue, messageId, ...options }, client, signal) {
+    const end = await client.extend(queue, messageId, { ...options, signal });
+    return { lease_expires_at_ms: end.getTime() };
+  },
+
+  async ack_concurrently({ queue, acks }, client, signal) {
+    const calls = acks.map(camel).map(({ messageId, leaseToken }) =>
+      client.ack(queue, messageId, { leaseToken, signal }).then(
+        () => null,
+        (error) => failure(error) ?? Promise.reject(error),
+      ),
+    );
+    return { results: await Promise.all(calls) };
+  },
+
+  settle: (fields, client, signal) =>
+    settle(consumers.get(fields.consumer).messages.get(fields.messageId), fields, { signal }),
+
+  async create_queue({ queue, settings }, client, signal) {
+    return { dead_letter_queue: await client.createQueue(queue, camel(settings), { signal }) };
+  },
+
+  delete_queue: ({ queue }, client, signal) => client.deleteQueue(queue, { signal }),
+
+  async list_queues(fields, client, signal) {
+    const queues = await client.listQueues({ signal });
+    return {
+      queues: queues.map(({ name, depth, inFlight, activeConsumers }) => ({
+        ...{ name, depth },
+        in_flight: inFlight,
+        active_consumers: activeConsumers,
+      })),
+    };
+  },
+
+  async stats({ queue }, client, signal) {
+    const { depth, inFlight, delayed, activeConsumers } = await client.stats(queue, { signal });
+    return { depth, in_flight: inFlight, delayed, active_consumers: activeConsumers };
+  },
+
+  async redrive({ queue, count }, client, signal) {
+    return { redriven: await client.redrive(queue, { count, signal }) };
+  },
+
+  set_config: ({ key, value }, client, signal) => client.setConfig(key, value, { signal }),
+
+  async get_config({ key }, client, signal) {
+    return { value: await client.getConfig(key, { signal }) };
+  },
+
+  cancel({ target }) {
+    running.get(target)?.abort();
+  },
+
+  with_span({ traceparent, tracestate, then }, client, signal) {
+    const [, traceId, spanId, flags] = traceparent.split("-");
+    const traceState = tracestate && createTraceState(tracestate);
+    const span = trace.wrapSpanContext({
+      ...{ traceId, spanId, traceState },
+      traceFlags: Number.parseInt(flags, 16),
+    });
+    // That span itself is active, and not a child of it; it only has to say that it records.
+    span.isRecording = () => true;
+    return context.with(trace.setSpan(ROOT_CONTEXT, span), () => perform(then, signal));
+  },
+};
+
+// --- Requests and replies ------------------------------------------------------------------------
+
+class Unsupported extends Error {}
+
+async function perform(request, signal) {
+  const { op, ...fields } = camel(request);
+  if (!Object.hasOwn(operations, op)) throw new Unsupported(`no operation "${op}"`);
+  return (await operations[op](fields, clients.get(fields.client), signal)) ?? {};
+}
+
+async function outcome(request, signal) {
+  try {
+    return { ok: await perform(request, signal) };
+  } catch (error) {
+    if (error instanceof Unsupported) return { unsupported: error.message };
+    const found = failure(error);
+    return found === undefined ? { crashed: error?.stack ?? String(error) } : { error: found };
+  }
+}
+
+async function answer(line) {
+  const { id, ...request } = JSON.parse(line);
+  const controller = new AbortController();
+  running.set(id, controller);
+  const reply = await outcome(request, controller.signal);
+  running.delete(id);
+  process.stdout.write(`${JSON.stringify({ id, ...reply })}\n`);
+}
+
+process.on("SIGTERM", () => process.exit(0));
+
+const answers = new Set();
+const lines = createInterface({ input: process.stdin, crlfDelay: Infinity });
+lines.on("line", (line) => {
+  const answering = answer(line).finally(() => answers.delete(answering));
+  answers.add(answering);
+});
+lines.on("close", async () => {
+  await Promise.race([Promise.allSettled(answers), sleep(EXIT_AFTER_MS)]);
+  process.exit(0);
+});

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// The client. Every method names one call; building, sending, batching and reading are the business
+// of the modules below.
+
+import * as access from "./access.js";
+import type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, NewApiKey } from "./access.js";
+import * as admin from "./admin.js";
+import type {
+  Explanation,
+  ExplainOptions,
+  FairnessKeyOptions,
+  PeekOptions,
+  PeekPage,
+  QueueInfo,
+  QueueStats,
+  RedriveOptions,
+  StatsOptions,
+} from "./admin.js";
+import { sendMany } from "./bulk.js";
+import { Coalescer } from "./coalesce.js";
+import { Connection } from "./connection.js";
+import { Consumer } from "./consumer.js";
+import type { FilaError } from "./errors.js";
+import { ReceiveResponse } from "./gen/fila/v1/service.js";
+import { ConsumeMessage, EnqueueResult } from "./message.js";
+import type {
+  Delivery,
+  EnqueueMessage,
+  Headers,
+  MessageOptions,
+  NackOptions,
+  Settler,
+} from "./message.js";
+import { DEFAULT_TARGET } from "./options.js";
+import type { CallOptions, ClientOptions, ConsumeOptions } from "./options.js";
+import type { QueueConfig, QueueSettings } from "./settings.js";
+import { currentTrace } from "./tracing.js";
+import * as wire from "./wire.js";
+
+/** Options of `enqueue`. */
+export interface EnqueueOptions extends MessageOptions, CallOptions {}
+
+/** Options of `receive`. */
+export interface ReceiveOptions extends CallOptions {
+  /** The most messages to return, 1 unless told otherwise. */
+  readonly maxMessages?: number | undefined;
+  /** How long to wait for the first message; it comes on top of the call's deadline. */
+  readonly waitMs?: number | undefined;
+  /** How long each lease lasts, instead of the queue's visibility timeout. */
+  readonly visibilityTimeoutMs?: number | undefined;
+}
+
+/** Options of calls about one delivery. */
+export interface LeaseOptions extends CallOptions {
+  /** The token of the delivery; without it the message id alone decides. */
+  readonly leaseToken?: string | undefined;
+}
+
+/** Options of `extend`. */
+export interface ExtendOptions extends LeaseOptions {
+  /** The lease ends this long from now, by default after the queue's visibility timeout. */
+  readonly ms?: number | undefined;
+}
+
+/**
+ * A connection to a broker, made with the first call. Concurrent calls travel in shared batches.
+ *
+ * Every method takes `timeoutMs`, its deadline instead of the client's, and `signal`, which gives
+ * the call up. After `close()` every method rejects with a ClientClosedError.
+ */
+export class Client {
+  readonly #connection: Connection;
+  readonly #enqueues: Coalescer<EnqueueResult>;
+  readonly #acks: Coalescer<null>;
+  readonly #nacks: Coalescer<null>;
+  readonly #extensions: Coalescer<Date>;
+  readonly #consumers = new Set<Consumer>();
+  #closing: Promise<void> | null = null;
+
+  constructor(target: string = DEFAULT_TARGET, options: ClientOptions = {}) {
+    this.#connection = new Connection(target, options);
+    this.#enqueues = new Coalescer(wire.ENQUEUE, this.#connection);
+    this.#acks = new Coalescer(wire.ACK, this.#connection);
+    this.#nacks = new Coalescer(wire.NACK, this.#connection);
+    this.#extensions = new Coalescer(wire.EXTEND, this.#connection);
+  }
+
+  /** Ends consumers, without an error, and calls under way. Harmless twice. */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(): Promise<void> {
+    this.#connection.refuse();
+    await Promise.all([...this.#consumers].map((consumer) => consumer.close()));
+    this.#connection.close();
+  }
+
+  // --- Produce -----------------------------------------------------------------------------------
+
+  /**
+   * Stores one message and returns its id.
+   *
+   * UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
+   * stored. With an idempotency key it is sent again while the broker is away, up to the deadline.
+   */
+  async enqueue(
+    queue: string,
+    headers?: Headers | null,
+    payload?: Uint8Array | null,
+    options: EnqueueOptions = {},
+  ): Promise<string> {
+    const item = wire.enqueueItem({ ...options, queue, headers, payload }, currentTrace());
+    const { messageId } = await this.#connection.retrying(
+      (remainingMs) => this.#enqueues.submit(item, remainingMs, options.signal),
+      item.isRepeatable,
+      options,
+    );
+    return messageId;
+  }
+
+  /**
+   * Stores many messages in order, possibly in several queues; one result per message.
+   *
+   * They travel in as few requests as fit, one after the other, each with its own deadline. A
+   * request that fails as a whole fails its messages and all that follow; it is sent again while
+   * the broker is away if all its messages have idempotency keys. A message that cannot be encoded
+   * throws a TypeError or RangeError; requests before its own have been sent by then.
+   */
+  async enqueueMany(
+    messages: Iterable<EnqueueMessage>,
+    options: CallOptions = {},
+  ): Promise<EnqueueResult[]> {
+    const trace = currentTrace();
+    const items = map(messages, (message) => wire.enqueueItem(message, trace));
+    const found = await sendMany(this.#connection, wire.ENQUEUE, items, options);
+    return found.map((outcome) =>
+      outcome instanceof EnqueueResult ? outcome : new EnqueueResult("", false, outcome),
+    );
+  }
+
+  // --- Consume -----------------------------------------------------------------------------------
+
+  /**
+   * Messages of a queue as they become ready, for as long as the consumer is open: `for await
+   * (const message of client.consume(queue))`. An unknown queue is reported by the first iteration.
+   */
+  consume(queue: string, options: ConsumeOptions = {}): Consumer {
+    this.#connection.checkOpen();
+    const consumer = new Consumer(this.#settler, this.#connection, queue, options, (closed) =>
+      this.#consumers.delete(closed),
+    );
+    this.#consumers.add(consumer);
+    return consumer;
+  }
+
+  /** Leases up to `maxMessages`, waiting up to `waitMs` for the first; may return none. */
+  async receive(queue: string, options: ReceiveOptions = {}): Promise<ConsumeMessage[]> {
+    const { maxMessages, waitMs, visibilityTimeoutMs, timeoutMs, signal } = options;
+    const call = {
+      method: wire.RECEIVE,
+      request: wire.receiveRequest(queue, maxMessages, waitMs, visibilityTimeoutMs),
+      decode: (bytes: Buffer) =>
+        ReceiveResponse.decode(bytes).messages.map((raw) => new ConsumeMessage(raw, this.#settler)),
+      queue,
+    };
+    // The broker may use all of the wait before it begins to answer.
+    const wholeMs = (waitMs ?? 0) + this.#connection.milliseconds(timeoutMs);
+    return this.#connection.call(call, { timeoutMs: wholeMs, signal });
+  }
+
+  /**
+   * Reports that a leased message was processed; it is gone.
+   *
+   * Rejects with MessageNotFoundError when it is not leased, and with LeaseExpiredError when the
+   * token is of an earlier delivery. Never sent twice: after UnavailableError the message is gone,
+   * or comes back when its lease ends.
+   */
+  async ack(queue: string, messageId: string, options: LeaseOptions = {}): Promise<void> {
+    await this.#settler.ack(delivery(queue, messageId, options), options);
+  }
+
+  /** Acks many messages; null or an error for each, in order. */
+  async ackMany(
+    messages: Iterable<Delivery>,
+    options: CallOptions = {},
+  ): Promise<(FilaError | null)[]> {
+    const items = map(messages, (message) => wire.ackItem(message));
+    return sendMany(this.#connection, wire.ACK, items, options);
+  }
+
+  /**
+   * Reports that processing failed: the message is retried or dead-lettered.
+   *
+   * With `retryAfterMs` it is backpressure, not failure: the message comes back after that time and
+   * no attempt is counted; `throttleKey` then lets nothing through until then, for anybody. Fails
+   * as `ack` does.
+   */
+  async nack(
+    queue: string,
+    messageId: string,
+    error = "",
+    options: NackOptions & LeaseOptions = {},
+  ): Promise<void> {
+    await this.#settler.nack(delivery(queue, messageId, options), error, options);
+  }
+
+  /** Nacks many messages; null or an error for each, in order. */
+  async nackMany(
+    messages: Iterable<Delivery>,
+    error = "",
+    options: CallOptions = {},
+  ): Promise<(FilaError | null)[]> {
+    const items = map(messages, (message) => wire.nackItem(message, error, {}));
+    return sendMany(this.#connection, wire.NACK, items, options);
+  }
+
+  /** Prolongs a lease and returns its new end. Fails as `ack` does. */
+  async extend(queue: string, messageId: string, options: ExtendOptions = {}): Promise<Date> {
+    return this.#settler.extend(delivery(queue, messageId, options), options.ms, options);
+  }
+
+  // What delivered messages are settled through.
+  readonly #settler: Settler = {
+    ack: async (message, { timeoutMs, signal }) => {
+      const item = wire.ackItem(message);
+      await this.#acks.submit(item, this.#connection.milliseconds(timeoutMs), signal);
+    },
+    nack: async (message, error, options) => {
+      const item = wire.nackItem(message, error, options);
+      const timeoutMs = this.#connection.milliseconds(options.timeoutMs);
+      await this.#nacks.submit(item, timeoutMs, options.signal);
+    },
+    extend: async (message, ms, { timeoutMs, signal }) => {
+      const item = wire.extendItem(message, ms);
+      return this.#extensions.submit(item, this.#connection.milliseconds(timeoutMs), signal);
+    },
+  };
+
+  // --- Queues ------------------------------------------------------------------------------------
+
+  /** Creates a queue and its dead-letter queue, and returns the latter's name. */
+  async createQueue(
+    name: string,
+    settings: QueueSettings = {},
+    options: CallOptions = {},
+  ): Promise<string> {
+    return this.#connection.call(admin.createQueue(name, settings), options);
+  }
+
+  /** Changes the settings that are named, and returns all of them. */
+  async updateQueue(
+    queue: string,
+    settings: QueueSettings,
+    options: CallOptions = {},
+  ): Promise<QueueConfig> {
+    return this.#connection.call(admin.updateQueue(queue, settings), options);
+  }
+
+  /** Removes a queue and everything in it. */
+  async deleteQueue(queue: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(admin.deleteQueue(queue), options);
+  }
+
+  /** All queues by name. */
+  async listQueues(options: CallOptions = {}): Promise<QueueInfo[]> {
+    return this.#connection.call(admin.listQueues(), options);
+  }
+
+  /** Counts, scheduling state and settings of a queue, with its `maxKeys` busiest keys. */
+  async stats(queue: string, options: StatsOptions = {}): Promise<QueueStats> {
+    return this.#connection.call(admin.stats(queue, options), options);
+  }
+
+  /** Shows messages without leasing them, oldest first. */
+  async peek(queue: string, options: PeekOptions = {}): Promise<PeekPage> {
+    return this.#connection.call(admin.peek(queue, options), options);
+  }
+
+  /** Drops pending and delayed messages, and returns how many. */
+  async purge(queue: string, options: FairnessKeyOptions = {}): Promise<number> {
+    return this.#connection.call(admin.purge(queue, options), options);
+  }
+
+  /** Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on. */
+  async pause(queue: string, options: FairnessKeyOptions = {}): Promise<void> {
+    return this.#connection.call(admin.pause(queue, options), options);
+  }
+
+  /** Starts deliveries again. */
+  async resume(queue: string, options: FairnessKeyOptions = {}): Promise<void> {
+    return this.#connection.call(admin.resume(queue, options), options);
+  }
+
+  /** Moves dead letters back to where they came from, oldest first, and returns how many. */
+  async redrive(dlq: string, options: RedriveOptions = {}): Promise<number> {
+    return this.#connection.call(admin.redrive(dlq, options), options);
+  }
+
+  /** Drops one message; a leased one rejects with MessageLeasedError. */
+  async cancel(queue: string, messageId: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(admin.cancel(queue, messageId), options);
+  }
+
+  /** Says why a message or a fairness key waits, and for how long. */
+  async explain(queue: string, options: ExplainOptions = {}): Promise<Explanation> {
+    return this.#connection.call(admin.explain(queue, options), options);
+  }
+
+  // --- Runtime configuration ---------------------------------------------------------------------
+
+  /** Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. */
+  async setConfig(key: string, value: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(admin.setConfig(key, value), options);
+  }
+
+  /** Reads one entry, or rejects with ConfigNotFoundError. */
+  async getConfig(key: string, options: CallOptions = {}): Promise<string> {
+    return this.#connection.call(admin.getConfig(key), options);
+  }
+
+  /** Removes one entry, and the limit that it set. */
+  async deleteConfig(key: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(admin.deleteConfig(key), options);
+  }
+
+  /** The entries whose keys start with `prefix`. */
+  async listConfig(prefix = "", options: CallOptions = {}): Promise<Record<string, string>> {
+    return this.#connection.call(admin.listConfig(prefix), options);
+  }
+
+  // --- API keys ----------------------------------------------------------------------------------
+
+  /** Creates an API key and returns its secret, this once. */
+  async createApiKey(name: string, options: ApiKeyOptions = {}): Promise<NewApiKey> {
+    return this.#connection.call(access.createApiKey(name, options), options);
+  }
+
+  /** Makes an API key useless at once. */
+  async revokeApiKey(keyId: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(access.revokeApiKey(keyId), options);
+  }
+
+  /** All API keys, without secrets. */
+  async listApiKeys(options: CallOptions = {}): Promise<ApiKeyInfo[]> {
+    return this.#connection.call(access.listApiKeys(), options);
+  }
+
+  /** Replaces what an API key may do. */
+  async setAcl(keyId: string, acl: Iterable<AclEntry>, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(access.setAcl(keyId, acl), options);
+  }
+
+  /** Reads what an API key may do. */
+  async getAcl(keyId: string, options: CallOptions = {}): Promise<Acl> {
+    return this.#connection.call(access.getAcl(keyId), options);
+  }
+}
+
+function delivery(queue: string, messageId: string, { leaseToken = "" }: LeaseOptions): Delivery {
+  return { queue, id: messageId, leaseToken };
+}
+
+function* map<T, U>(values: Iterable<T>, change: (value: T) => U): Generator<U> {
+  for (const value of values) yield change(value);
+}

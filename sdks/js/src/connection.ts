@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// One gRPC channel: how it is set up, what every call carries, and what its failures mean. Nothing
+// here knows which calls exist or what they are for.
+
+import { readFileSync } from "node:fs";
+
+import { Client as GrpcClient, Metadata, credentials, status } from "@grpc/grpc-js";
+import type { ChannelCredentials, ChannelOptions, StatusObject } from "@grpc/grpc-js";
+
+import { onAbort } from "./abort.js";
+import { ClientClosedError, DeadlineExceededError, FilaError, UnavailableError } from "./errors.js";
+import { about, fromStatus } from "./errors.js";
+import type { Subject } from "./errors.js";
+import {
+  Backoff,
+  DEFAULT_MESSAGE_BYTES_MAX,
+  DEFAULT_TIMEOUT_MS,
+  boundedMs,
+  checkedApiKey,
+  checkedTarget,
+  checkedTimeoutMs,
+} from "./options.js";
+import type { CallOptions, ClientOptions, TlsOptions } from "./options.js";
+import { FrameStream } from "./stream.js";
+import { currentTrace } from "./tracing.js";
+import type { TraceContext } from "./tracing.js";
+import { VERSION } from "./version.js";
+
+// Below the 60 s after which NAT tables and load balancers forget idle connections, and above the
+// interval from which the broker takes pings for a flood.
+const KEEPALIVE_TIME_MS = 20_000;
+// With the above, a silent peer is noticed before a default lease of 30 s ends.
+const KEEPALIVE_TIMEOUT_MS = 5_000;
+
+const REASON_TRAILER = "fila-reason";
+const REDACTED = "[redacted]";
+
+type Decode<R> = (bytes: Buffer) => R;
+
+/** One unary call that is ready to be sent, and how to read its answer. */
+export interface Call<T> extends Subject {
+  readonly method: string;
+  readonly request: Buffer;
+  readonly decode: Decode<T>;
+  /** Whether doing it twice is harmless. */
+  readonly isRepeatable?: boolean;
+}
+
+/** How one request travels. */
+export interface Sending {
+  readonly timeoutMs: number;
+  readonly trace: TraceContext;
+  readonly signal?: AbortSignal | undefined;
+  /** Part of closing, so it is sent although the client is closed for its users. */
+  readonly isFarewell?: boolean;
+}
+
+/** A broker's address with everything that calls to it have in common. */
+export class Connection {
+  readonly backoff: Backoff;
+  readonly timeoutMs: number;
+  readonly #grpc: GrpcClient;
+  readonly #apiKey: string | undefined;
+  // What closing has to end: calls under way, and waits before the next attempt.
+  readonly #pending = new Set<() => void>();
+  #isClosed = false;
+
+  constructor(target: string, options: ClientOptions) {
+    this.timeoutMs = checkedTimeoutMs(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    this.backoff = new Backoff(options.backoff);
+    this.#apiKey = checkedApiKey(options.apiKey);
+    this.#grpc = new GrpcClient(
+      checkedTarget(target),
+      channelCredentials(options.tls),
+      channelOptions(options, this.backoff),
+    );
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  checkOpen(): void {
+    if (this.#isClosed) throw new ClientClosedError();
+  }
+
+  /** A call's deadline: its own, or the client's. */
+  milliseconds(timeoutMs: number | undefined): number {
+    return timeoutMs === undefined ? this.timeoutMs : boundedMs(timeoutMs);
+  }
+
+  /** Sends one call and reads its answer; again if the broker is away and it is safe. */
+  async call<T>(call: Call<T>, options: CallOptions): Promise<T> {
+    const trace = currentTrace();
+    const { signal } = options;
+    try {
+      return await this.retrying(
+        (timeoutMs) =>
+          this.send(call.method, call.request, call.decode, { timeoutMs, trace, signal }),
+        call.isRepeatable === true,
+        options,
+      );
+    } catch (error) {
+      if (!(error instanceof FilaError)) throw error;
+      throw about(error, { queue: call.queue, messageId: call.messageId });
+    }
+  }
+
+  /** Sends one encoded request and waits for the answer. */
+  async send<R>(
+    method: string,
+    request: Buffer,
+    decode: Decode<R>,
+    { timeoutMs, trace, signal, isFarewell = false }: Sending,
+  ): Promise<R> {
+    if (!isFarewell) this.checkOpen();
+    signal?.throwIfAborted();
+    // gRPC sends such a request, and with luck gets an answer.
+    if (timeoutMs <= 0) throw tooLate("the deadline passed before the request was sent");
+    const metadata = this.#metadata(trace);
+    const options = { deadline: Date.now() + timeoutMs };
+    return await new Promise<R>((resolve, reject) => {
+      const call = this.#grpc.makeUnaryRequest(
+        method,
+        (bytes: Buffer) => bytes,
+        decode,
+        request,
+        metadata,
+        options,
+        (error, response) => {
+          forget();
+          this.#pending.delete(cancel);
+          if (error === null) resolve(response as R);
+          else if (signal?.aborted) reject(signal.reason as Error);
+          else reject(this.failure(error, {}));
+        },
+      );
+      const cancel = (): void => {
+        call.cancel();
+      };
+      const forget = onAbort(signal, cancel);
+      if (!isFarewell) this.#pending.add(cancel);
+    });
+  }
+
+  /** Opens a stream of answers, with no deadline; failures come from reading it. */
+  stream<R>(
+    method: string,
+    request: Buffer,
+    decode: Decode<R>,
+    subject: Subject,
+    waitForReady: boolean,
+  ): FrameStream<R> {
+    this.checkOpen();
+    const metadata = this.#metadata(currentTrace());
+    metadata.setOptions({ waitForReady });
+    const call = this.#grpc.getChannel().createCall(method, Infinity, null, null, null);
+    return new FrameStream(call, metadata, request, decode, (ended) =>
+      this.failure(ended, subject),
+    );
+  }
+
+  /** Calls `send` with the time that remains; again if the broker is away and it is safe. */
+  async retrying<T>(
+    send: (remainingMs: number) => Promise<T>,
+    isRepeatable: boolean,
+    { timeoutMs, signal }: CallOptions,
+  ): Promise<T> {
+    const deadline = performance.now() + this.milliseconds(timeoutMs);
+    for (let attempt = 0; ; attempt += 1) {
+      try {
+        return await send(deadline - performance.now());
+      } catch (error) {
+        const delayMs = this.backoff.delayMs(attempt, Math.random());
+        const isInTime = performance.now() + delayMs < deadline;
+        if (!isRepeatable || !isInTime || !(error instanceof UnavailableError)) throw error;
+        await this.pause(delayMs, signal);
+      }
+    }
+  }
+
+  /** Waits; less when the client is closed. Rejects with the signal's reason when that is first. */
+  async pause(ms: number, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    await new Promise<void>((resolve, reject) => {
+      const end = (): void => {
+        clearTimeout(timer);
+        forget();
+        this.#pending.delete(end);
+        if (signal?.aborted) reject(signal.reason as Error);
+        else resolve();
+      };
+      const timer = setTimeout(end, ms);
+      const forget = onAbort(signal, end);
+      this.#pending.add(end);
+    });
+  }
+
+  /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
+  failure(ended: StatusObject, subject: Subject): FilaError {
+    if (this.#isClosed) return new ClientClosedError("", subject);
+    let text = ended.details;
+    const isSecret = this.#apiKey !== undefined && text.includes(this.#apiKey);
+    if (isSecret) text = text.replaceAll(this.#apiKey, REDACTED);
+    const reason = ended.metadata.get(REASON_TRAILER)[0]?.toString() ?? null;
+    const cause = isSecret || !(ended instanceof Error) ? undefined : ended;
+    return fromStatus(status[ended.code], reason, text, subject, cause);
+  }
+
+  /** Refuses further calls and ends those under way. What is part of closing still goes out. */
+  refuse(): void {
+    this.#isClosed = true;
+    for (const end of [...this.#pending]) end();
+  }
+
+  /** Ends the connection. */
+  close(): void {
+    this.refuse();
+    this.#grpc.close();
+  }
+
+  #metadata(trace: TraceContext): Metadata {
+    const metadata = new Metadata();
+    if (this.#apiKey !== undefined) metadata.set("authorization", `Bearer ${this.#apiKey}`);
+    for (const key in trace) metadata.set(key, trace[key] as string);
+    return metadata;
+  }
+}
+
+/** The error of a deadline that this side has noticed. */
+export function tooLate(text: string, subject: Subject = {}): DeadlineExceededError {
+  return new DeadlineExceededError(text, { code: "DEADLINE_EXCEEDED", ...subject });
+}
+
+function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
+  if (tls === undefined) return credentials.createInsecure();
+  if ((tls.certFile === undefined) !== (tls.keyFile === undefined)) {
+    throw new TypeError("tls certFile and keyFile go together; give both or neither");
+  }
+  const ca = pem("caFile", tls.caFile);
+  const key = pem("keyFile", tls.keyFile);
+  const cert = pem("certFile", tls.certFile);
+  try {
+    return credentials.createSsl(ca, key, cert);
+  } catch (error) {
+    throw new TypeError(`the tls files cannot be used: ${textOf(error)}`, { cause: error });
+  }
+}
+
+function pem(option: string, path: string | undefined): Buffer | null {
+  if (path === undefined) return null;
+  let content: Buffer;
+  try {
+    content = readFileSync(path);
+  } catch (error) {
+    throw new TypeError(`cannot read tls ${option} "${path}": ${textOf(error)}`, { cause: error });
+  }
+  if (!content.includes("-----BEGIN ")) {
+    throw new TypeError(`tls ${option} "${path}" is not a PEM file`);
+  }
+  return content;
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The channel's settings. */
+export function channelOptions(options: ClientOptions, backoff: Backoff): ChannelOptions {
+  const messageBytesMax = options.maxMessageBytes ?? DEFAULT_MESSAGE_BYTES_MAX;
+  const found: ChannelOptions = {
+    "grpc.primary_user_agent": `fila-js/${VERSION}`,
+    "grpc.max_send_message_length": messageBytesMax,
+    "grpc.max_receive_message_length": messageBytesMax,
+    "grpc.keepalive_time_ms": KEEPALIVE_TIME_MS,
+    "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_MS,
+    "grpc.keepalive_permit_without_calls": 1,
+    // What is sent again is decided in this package, which knows what may be.
+    "grpc.enable_retries": 0,
+    // Nobody has put settings for this service into DNS; looking for them delays the first call.
+    "grpc.service_config_disable_resolution": 1,
+    // A connection of its own, so that closing a client closes it and its backoff is its own.
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.enable_channelz": 0,
+    "grpc.initial_reconnect_backoff_ms": backoff.initialMs,
+    "grpc.max_reconnect_backoff_ms": backoff.maximumMs,
+  };
+  const serverName = options.tls?.serverName;
+  if (serverName !== undefined) found["grpc.ssl_target_name_override"] = serverName;
+  return found;
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// JavaScript and TypeScript client for Fila. These names are the public API; everything else may
+// change.
+
+export { NewApiKey } from "./access.js";
+export type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, Permission } from "./access.js";
+export type {
+  Explanation,
+  ExplainOptions,
+  FairnessKeyOptions,
+  FairnessKeyStats,
+  HookStats,
+  MessageState,
+  PeekedMessage,
+  PeekOptions,
+  PeekPage,
+  QueueCounters,
+  QueueInfo,
+  QueueStats,
+  RedriveOptions,
+  StatsOptions,
+  ThrottleKeyStats,
+  WaitKind,
+  WaitReason,
+} from "./admin.js";
+export { Client } from "./client.js";
+export type { EnqueueOptions, ExtendOptions, LeaseOptions, ReceiveOptions } from "./client.js";
+export { Consumer } from "./consumer.js";
+export {
+  ApiKeyNotFoundError,
+  CancelledError,
+  ClientClosedError,
+  ConfigNotFoundError,
+  DeadlineExceededError,
+  DiskFullError,
+  FilaError,
+  HookFailedError,
+  InternalError,
+  InvalidArgumentError,
+  InvalidScriptError,
+  LeaseExpiredError,
+  MessageLeasedError,
+  MessageNotFoundError,
+  MessageTooLargeError,
+  NotADeadLetterQueueError,
+  OverloadedError,
+  ParentQueueNotFoundError,
+  PermissionDeniedError,
+  QueueAlreadyExistsError,
+  QueueFullError,
+  QueueNotFoundError,
+  ResourceExhaustedError,
+  ShuttingDownError,
+  StorageFailedError,
+  UnauthenticatedError,
+  UnavailableError,
+  UnimplementedError,
+} from "./errors.js";
+export type { ErrorFields } from "./errors.js";
+export { ConsumeMessage, EnqueueResult, Message } from "./message.js";
+export type {
+  Delivery,
+  EnqueueMessage,
+  Headers,
+  MessageOptions,
+  NackOptions,
+} from "./message.js";
+export type {
+  BackoffOptions,
+  CallOptions,
+  ClientOptions,
+  ConsumeOptions,
+  TlsOptions,
+} from "./options.js";
+export type { HookErrorPolicy, QueueConfig, QueueSettings } from "./settings.js";
+export { VERSION } from "./version.js";

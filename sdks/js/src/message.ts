@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// What goes in and what comes out: messages to enqueue, their results, messages delivered. Does no
+// I/O: settling goes through the client that received the message.
+
+import type { FilaError } from "./errors.js";
+import type { Message as RawMessage } from "./gen/fila/v1/messages.js";
+import type { CallOptions } from "./options.js";
+
+/** What a producer may say about a message, beside its headers and its payload. */
+export interface MessageOptions {
+  /** Who the message belongs to, usually a tenant; keys with messages waiting take turns. */
+  readonly fairnessKey?: string | undefined;
+  /** The fairness key's share of the deliveries, 1 to 1000. */
+  readonly weight?: number | undefined;
+  /** The limits that a delivery takes tokens from. */
+  readonly throttleKeys?: readonly string[] | undefined;
+  /** Tokens taken from each of them, 1 unless told otherwise. */
+  readonly throttleCost?: number | undefined;
+  /** Not delivered before this many milliseconds have passed. Excludes `deliverAt`. */
+  readonly delayMs?: number | undefined;
+  /** Not delivered before this time. Excludes `delayMs`. */
+  readonly deliverAt?: Date | undefined;
+  /** Dropped when not delivered within this many milliseconds. */
+  readonly ttlMs?: number | undefined;
+  /** A second enqueue with the same key stores nothing and returns the first id. */
+  readonly idempotencyKey?: string | undefined;
+}
+
+/** Text pairs that travel with a message; hooks can read them. */
+export type Headers = Readonly<Record<string, string>>;
+
+/** One message for `enqueueMany`. */
+export interface EnqueueMessage extends MessageOptions {
+  readonly queue: string;
+  readonly headers?: Headers | null | undefined;
+  readonly payload?: Uint8Array | null | undefined;
+}
+
+/** What became of one message: its id, or the error that kept it from being stored. */
+export class EnqueueResult {
+  /** The id that the broker gave it; empty when refused. */
+  readonly messageId: string;
+  /** True when the idempotency key was known: nothing new was stored. */
+  readonly duplicate: boolean;
+  readonly error: FilaError | null;
+
+  constructor(messageId: string, duplicate: boolean, error: FilaError | null = null) {
+    this.messageId = messageId;
+    this.duplicate = duplicate;
+    this.error = error;
+  }
+
+  /** The message's id. Throws the error if there is one. */
+  unwrap(): string {
+    if (this.error !== null) throw this.error;
+    return this.messageId;
+  }
+}
+
+/** A message as the broker holds it. `Client.peek` shows these; they cannot be settled. */
+export class Message {
+  readonly id: string;
+  readonly queue: string;
+  readonly headers: Headers;
+  readonly payload: Buffer;
+  readonly fairnessKey: string;
+  readonly weight: number;
+  readonly throttleKeys: readonly string[];
+  /** Failed or expired deliveries so far. */
+  readonly attemptCount: number;
+  /** Proof of this delivery; empty on a message that is not leased. */
+  readonly leaseToken: string;
+  /** What the most recent nack said; empty when nothing has failed. */
+  readonly lastError: string;
+  readonly enqueuedAt: Date | null;
+  /** When the lease ends unless it is extended; null on a message that is not leased. */
+  leaseExpiresAt: Date | null;
+
+  /** @internal */
+  constructor(raw: RawMessage) {
+    const { metadata, timestamps } = raw;
+    this.id = raw.id;
+    this.queue = metadata?.queueId ?? "";
+    // Not by assignment, which would take a header called __proto__ for something else.
+    this.headers = Object.fromEntries(raw.headers);
+    this.payload = raw.payload;
+    this.fairnessKey = metadata?.fairnessKey ?? "";
+    this.weight = metadata?.weight ?? 0;
+    this.throttleKeys = metadata?.throttleKeys ?? [];
+    this.attemptCount = metadata?.attemptCount ?? 0;
+    this.leaseToken = metadata?.leaseToken ?? "";
+    this.lastError = metadata?.lastError ?? "";
+    this.enqueuedAt = timestamps?.enqueuedAt ?? null;
+    this.leaseExpiresAt = timestamps?.leaseExpiresAt ?? null;
+  }
+}
+
+/** A delivery that can be settled: a delivered message, or just what names one. */
+export type Delivery = Pick<Message, "id" | "queue" | "leaseToken">;
+
+/** Options of a nack. */
+export interface NackOptions extends CallOptions {
+  /** Backpressure, not failure: the message comes back after this time, with no attempt counted. */
+  readonly retryAfterMs?: number | undefined;
+  /** With `retryAfterMs`: this throttle key lets nothing through, for anybody, until then. */
+  readonly throttleKey?: string | undefined;
+}
+
+/** How a message reaches the client that received it. */
+export interface Settler {
+  ack(delivery: Delivery, options: CallOptions): Promise<void>;
+  nack(delivery: Delivery, error: string, options: NackOptions): Promise<void>;
+  extend(delivery: Delivery, ms: number | undefined, options: CallOptions): Promise<Date>;
+}
+
+/** A message that was delivered and waits to be settled. */
+export class ConsumeMessage extends Message {
+  readonly #settler: Settler;
+
+  /** @internal */
+  constructor(raw: RawMessage, settler: Settler) {
+    super(raw);
+    this.#settler = settler;
+  }
+
+  /** Reports that the message was processed; it is gone. Fails as `Client.ack` does. */
+  ack(options: CallOptions = {}): Promise<void> {
+    return this.#settler.ack(this, options);
+  }
+
+  /** Reports that processing failed: the message is retried or dead-lettered. */
+  nack(error = "", options: NackOptions = {}): Promise<void> {
+    return this.#settler.nack(this, error, options);
+  }
+
+  /** Prolongs the lease to `ms` from now, and returns its new end. */
+  async extend(ms?: number, options: CallOptions = {}): Promise<Date> {
+    this.leaseExpiresAt = await this.#settler.extend(this, ms, options);
+    return this.leaseExpiresAt;
+  }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// What a user may choose about a connection or a call, and how it is checked. Knows nothing of
+// gRPC.
+
+/** Options of every call. */
+export interface CallOptions {
+  /** The call's deadline in milliseconds, instead of the client's. */
+  readonly timeoutMs?: number | undefined;
+  /** Gives the call up: it rejects with the signal's reason, by default an `AbortError`. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * Encrypts the connection; with a certificate and its key the client proves itself too (mTLS).
+ * Files are PEM and are read when a client is created.
+ */
+export interface TlsOptions {
+  /** Whom to trust. Without it, the roots that Node.js trusts. */
+  readonly caFile?: string | undefined;
+  readonly certFile?: string | undefined;
+  readonly keyFile?: string | undefined;
+  /** The name to expect in the broker's certificate if it is not the target's host. */
+  readonly serverName?: string | undefined;
+}
+
+/**
+ * How long to wait between attempts. The ceiling starts at `initialMs` and doubles up to
+ * `maximumMs`; each wait is a random part of it, so that the clients of a broker that restarts do
+ * not all come back in the same instant.
+ */
+export interface BackoffOptions {
+  /** 100 unless told otherwise. */
+  readonly initialMs?: number | undefined;
+  /** 5,000 unless told otherwise. */
+  readonly maximumMs?: number | undefined;
+}
+
+/** Options of a client. */
+export interface ClientOptions {
+  /** Encrypts the connection; `{}` trusts the roots that Node.js trusts. */
+  readonly tls?: TlsOptions | undefined;
+  /** Sent with every call. */
+  readonly apiKey?: string | undefined;
+  /** The deadline of every request, 5,000 unless told otherwise. Streams have none. */
+  readonly timeoutMs?: number | undefined;
+  /** The largest request and the largest answer, 64 MiB unless told otherwise. */
+  readonly maxMessageBytes?: number | undefined;
+  readonly backoff?: BackoffOptions | undefined;
+}
+
+/** How a consumer wants its messages. */
+export interface ConsumeOptions {
+  /** The most messages leased to the consumer at a time, 256 unless told otherwise. */
+  readonly maxInFlight?: number | undefined;
+  /** The most messages that arrive together, 100 unless told otherwise. */
+  readonly batchSize?: number | undefined;
+  /** How long each lease lasts, instead of the queue's visibility timeout. */
+  readonly visibilityTimeoutMs?: number | undefined;
+  /** Ends the consumer: what it has not handed out goes back, and the iteration throws. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+export const DEFAULT_TARGET = "127.0.0.1:5555";
+export const DEFAULT_TIMEOUT_MS = 5_000;
+// The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
+export const DEFAULT_MESSAGE_BYTES_MAX = 64 * 1024 * 1024;
+
+// Doubling stops long before this; the bound keeps the power small after hours of trying.
+const DOUBLINGS_MAX = 30;
+// Timers of Node.js fire at once when told to wait longer than this, which is 24 days.
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+const SCHEME = /^(dns|ipv4|ipv6|unix):/;
+const ADDRESS = /^(?:\[[0-9A-Fa-f:.]+\]|[^:/[\]]+):(\d{1,5})$/;
+
+/** The waits between attempts. */
+export class Backoff {
+  readonly initialMs: number;
+  readonly maximumMs: number;
+
+  constructor({ initialMs = 100, maximumMs = 5_000 }: BackoffOptions = {}) {
+    if (!(initialMs > 0 && initialMs <= maximumMs && maximumMs <= TIMER_MS_MAX)) {
+      throw new RangeError(
+        `backoff needs 0 < initialMs <= maximumMs, got ${initialMs} and ${maximumMs}`,
+      );
+    }
+    this.initialMs = initialMs;
+    this.maximumMs = maximumMs;
+  }
+
+  /** The wait before retry number `attempt`, counted from 0; `chance` is from 0 to 1. */
+  delayMs(attempt: number, chance: number): number {
+    const doublings = Math.min(attempt, DOUBLINGS_MAX);
+    return chance * Math.min(this.maximumMs, this.initialMs * 2 ** doublings);
+  }
+}
+
+/** The target, or a RangeError: without a port gRPC would take 443, and a URL for a name. */
+export function checkedTarget(target: string): string {
+  if (typeof target !== "string") {
+    throw new TypeError(`target must be a string, not ${typeof target}`);
+  }
+  if (SCHEME.test(target)) return target;
+  const port = Number(ADDRESS.exec(target)?.[1] ?? 0);
+  if (port < 1 || port > 65_535) {
+    throw new RangeError(`target "${target}" is not host:port, for example "${DEFAULT_TARGET}"`);
+  }
+  return target;
+}
+
+/** The key, or a TypeError. gRPC refuses other characters too, with a text that repeats them. */
+export function checkedApiKey(apiKey: string | undefined): string | undefined {
+  if (apiKey !== undefined && !(typeof apiKey === "string" && /^[!-~]+$/.test(apiKey))) {
+    throw new TypeError("apiKey must be printable ASCII without spaces, and not empty");
+  }
+  return apiKey;
+}
+
+/** A client's timeout, which must be positive; a call's may have passed already. */
+export function checkedTimeoutMs(timeoutMs: number): number {
+  if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs must be positive, got ${timeoutMs}`);
+  return boundedMs(timeoutMs);
+}
+
+/** A time in milliseconds as timers can take it. */
+export function boundedMs(ms: number): number {
+  if (typeof ms !== "number" || Number.isNaN(ms)) {
+    throw new TypeError(`timeoutMs must be a number, got ${ms}`);
+  }
+  return Math.min(ms, TIMER_MS_MAX);
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// A broker that does what a test tells it: real gRPC over loopback, answers from a script. It
+// records what arrived (method, request, metadata, time left), so that tests can look at the wire
+// and not at the client's inside.
+
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Metadata, Server, ServerCredentials, status } from "@grpc/grpc-js";
+
+import * as adminTypes from "../dist/esm/gen/fila/v1/admin.js";
+import * as messageTypes from "../dist/esm/gen/fila/v1/messages.js";
+import * as serviceTypes from "../dist/esm/gen/fila/v1/service.js";
+
+export const types = { ...messageTypes, ...serviceTypes, ...adminTypes };
+export { status };
+
+const METHODS = {
+  FilaService: [
+    ...["Enqueue", "EnqueueBatch", "Consume", "Receive", "Ack", "Nack", "AckBatch", "NackBatch"],
+    "ExtendLease",
+  ],
+  FilaAdmin: [
+    ...["CreateQueue", "UpdateQueue", "DeleteQueue", "ListQueues", "GetStats", "Redrive", "Peek"],
+    ...["Purge", "Pause", "Resume", "Explain", "CancelMessage", "SetConfig", "GetConfig"],
+    ...["DeleteConfig", "ListConfig", "CreateApiKey", "RevokeApiKey", "ListApiKeys", "SetAcl"],
+    "GetAcl",
+  ],
+};
+
+export class ScriptedBroker {
+  /** Starts one; with a test's context it is stopped when the test ends. */
+  static async start(context, { port = 0, credentials = ServerCredentials.createInsecure() } = {}) {
+    const broker = new ScriptedBroker(credentials);
+    broker.listener.listen(port, "127.0.0.1");
+    await once(broker.listener, "listening");
+    broker.port = broker.listener.address().port;
+    context.after(() => {
+      broker.stop();
+    });
+    return broker;
+  }
+
+  constructor(credentials) {
+    this.seen = [];
+    this.stored = 0;
+    this.scripts = {
+      EnqueueBatch: (request) => this.store(request),
+      AckBatch: ({ acks }) => ({ results: acks.map(() => ({})) }),
+      NackBatch: ({ nacks }) => ({ results: nacks.map(() => ({})) }),
+      ExtendLease: ({ extensions }) => ({
+        results: extensions.map(() => ({ leaseExpiresAt: new Date(1_900_000_000_000) })),
+      }),
+    };
+    this.server = new Server({ "grpc.max_receive_message_length": 64 << 20 });
+    const injector = this.server.createConnectionInjector(credentials);
+    this.sockets = new Set();
+    this.listener = createServer((socket) => {
+      this.sockets.add(socket);
+      injector.injectConnection(socket);
+    });
+    for (const [service, methods] of Object.entries(METHODS)) {
+      for (const method of methods) this.#serve(service, method);
+    }
+  }
+
+  get target() {
+    return `127.0.0.1:${this.port}`;
+  }
+
+  script(method, answer) {
+    this.scripts[method] = answer;
+  }
+
+  calls(method) {
+    return this.seen.filter((call) => call.method === method);
+  }
+
+  requests(method) {
+    return this.calls(method).map((call) => call.request);
+  }
+
+  /** Ends as a process does that is killed: connections drop, and nobody says goodbye. */
+  stop() {
+    this.listener.close();
+    for (const socket of this.sockets) socket.destroy();
+    this.server.forceShutdown();
+  }
+
+  /** The id of a message is its payload and a number, so that tests can tell whose it is. */
+  store({ messages }) {
+    const results = messages.map(({ payload }) => {
+      this.stored += 1;
+      return { messageId: `${payload.toString()}#${this.stored}` };
+    });
+    return { results };
+  }
+
+  #serve(service, method) {
+    const request = types[`${method}Request`];
+    const response = types[`${method}Response`];
+    const isStream = method === "Consume";
+    const definition = {
+      path: `/fila.v1.${service}/${method}`,
+      requestStream: false,
+      responseStream: isStream,
+      requestDeserialize: (bytes) => request.decode(bytes),
+      requestSerialize: (value) => value,
+      responseSerialize: (value) => Buffer.from(response.encode(response.create(value)).finish()),
+      responseDeserialize: (bytes) => bytes,
+    };
+    const handle = isStream ? this.#stream(method) : this.#unary(method);
+    this.server.addService({ [method]: definition }, { [method]: handle });
+  }
+
+  #unary(method) {
+    return (call, answer) => {
+      this.#record(method, call);
+      Promise.resolve()
+        .then(() => this.scripts[method](call.request, call))
+        .then(
+          (response) => answer(null, response ?? {}),
+          (error) => answer(error),
+        );
+    };
+  }
+
+  #stream(method) {
+    return async (call) => {
+      this.#record(method, call);
+      try {
+        for await (const frame of this.scripts[method](call.request, call)) call.write(frame);
+        call.end();
+      } catch (error) {
+        call.emit("error", error);
+      }
+    };
+  }
+
+  #record(method, call) {
+    const deadline = call.getDeadline();
+    const timeMs = deadline === Infinity ? null : Number(deadline) - Date.now();
+    this.seen.push({ method, request: call.request, metadata: call.metadata.getMap(), timeMs });
+  }
+}
+
+/** A delivered message as the broker would send it. */
+export function message(id, { queue = "orders", ...fields } = {}) {
+  const metadata = { queueId: queue, fairnessKey: "default", leaseToken: `token-of-${id}` };
+  return { id, headers: new Map(), payload: Buffer.alloc(0), metadata, ...fields };
+}
+
+export function frame(...ids) {
+  return { messages: ids.map((id) => message(id)) };
+}
+
+/** A failure with a status, and a reason if there is one. */
+export function refusal(code, details = "", reason = null) {
+  const metadata = new Metadata();
+  if (reason !== null) metadata.set("fila-reason", reason);
+  return Object.assign(new Error(details), { code, details, metadata });
+}
+
+/** A script that fails every call; for streams too. */
+export function refuse(...reasons) {
+  return () => {
+    throw refusal(...reasons);
+  };
+}
+
+/** A script for Consume: these frames, then an open stream; `ended` when the client leaves. */
+export function framesThenIdle(...frames) {
+  const script = async function* (request, call) {
+    yield* frames;
+    await idle(call);
+    script.ended = true;
+  };
+  script.ended = false;
+  return script;
+}
+
+/** Keeps a stream open until its client ends it. */
+export function idle(call) {
+  return new Promise((resolve) => {
+    if (call.cancelled) resolve();
+    else call.on("cancelled", resolve);
+  });
+}
+
+/** Holds requests of one method until it is opened. */
+export class Gate {
+  constructor(broker, method = "EnqueueBatch") {
+    const answer = broker.scripts[method];
+    const opened = new Promise((resolve) => {
+      this.open = resolve;
+    });
+    broker.script(method, async (request, call) => {
+      await opened;
+      return answer(request, call);
+    });
+  }
+}
+
+/** Polls until it is so. */
+export async function until(condition, what = "it") {
+  const deadline = Date.now() + 20_000;
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`${what} did not happen in time`);
+    await sleep(5);
+  }
+}
+
+export function certificate(name) {
+  return new URL(`certs/${name}`, import.meta.url).pathname;
+}
+
+export function tlsCredentials({ isMutual = false } = {}) {
+  const ca = isMutual ? readFileSync(certificate("ca.pem")) : null;
+  const pair = {
+    private_key: readFileSync(certificate("server.key")),
+    cert_chain: readFileSync(certificate("server.pem")),
+  };
+  return ServerCredentials.createSsl(ca, [pair], isMutual);
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// A consumer outlives its connection, waits between attempts, and ends when it is told to.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client, UnavailableError } from "@fila/client";
+
+import { Reconnect } from "../dist/esm/consumer.js";
+import { Backoff } from "../dist/esm/options.js";
+import { ScriptedBroker, frame, framesThenIdle, idle, refusal, status, until } from "./broker.js";
+
+const QUICK = { initialMs: 20, maximumMs: 100 };
+
+function connect(context, target, options = {}) {
+  const client = new Client(target, { timeoutMs: 60_000, backoff: QUICK, ...options });
+  context.after(() => client.close());
+  return client;
+}
+
+async function nextId(consumer) {
+  const { done, value } = await consumer.next();
+  return done ? null : value.id;
+}
+
+for (const [ending, error] of [
+  ["an end without an error", null],
+  ["UNAVAILABLE", refusal(status.UNAVAILABLE, "reset")],
+  ["a shutdown", refusal(status.UNAVAILABLE, "bye", "SHUTTING_DOWN")],
+]) {
+  test(`a stream is opened again after ${ending}`, async (context) => {
+    const broker = await ScriptedBroker.start(context);
+    broker.script("Consume", async function* (request, call) {
+      const number = broker.calls("Consume").length;
+      yield frame(`m-${number}`);
+      if (number === 3) await idle(call);
+      if (error !== null) throw error;
+    });
+    const consumer = connect(context, broker.target).consume("orders");
+    const ids = [await nextId(consumer), await nextId(consumer), await nextId(consumer)];
+    assert.deepEqual(ids, ["m-1", "m-2", "m-3"]);
+  });
+}
+
+test("a consumer and a client survive a broker restart", async (context) => {
+  const first = await ScriptedBroker.start(context);
+  first.script("Consume", framesThenIdle(frame("before")));
+  const client = connect(context, first.target);
+  const consumer = client.consume("orders");
+  assert.equal(await nextId(consumer), "before");
+  const after = nextId(consumer);
+  first.stop();
+  await sleep(300); // Longer than every backoff, so that attempts fail in between.
+  const second = await ScriptedBroker.start(context, { port: first.port });
+  second.script("Consume", framesThenIdle(frame("after")));
+  assert.equal(await after, "after");
+  const options = { idempotencyKey: "k" };
+  assert.match(await client.enqueue("orders", null, Buffer.from("x"), options), /^x#/);
+});
+
+test("a consumer may be opened before the broker", async (context) => {
+  const gone = await ScriptedBroker.start(context);
+  gone.stop();
+  const next = nextId(connect(context, gone.target).consume("orders"));
+  await sleep(300);
+  const broker = await ScriptedBroker.start(context, { port: gone.port });
+  broker.script("Consume", framesThenIdle(frame("a")));
+  assert.equal(await next, "a");
+});
+
+test("attempts are never hot", async (context) => {
+  const broker = await ScriptedBroker.start(context);
+  broker.script("Consume", () => {
+    throw refusal(status.UNAVAILABLE, "away");
+  });
+  const client = connect(context, broker.target, { backoff: { initialMs: 100, maximumMs: 200 } });
+  const consumer = client.consume("orders");
+  const ended = nextId(consumer);
+  const started = performance.now();
+  await until(() => broker.calls("Consume").length >= 4, "the fourth attempt");
+  await sleep(500);
+  await consumer.close();
+  assert.equal(await ended, null);
+  // Waits are 0.1 s on average; thirty times as many would still be no loop that never waits.
+  const attempts = broker.calls("Consume").length;
+  assert.ok(attempts < 50 + (performance.now() - started) / 3, `${attempts} attempts`);
+});
+
+test("close ends an iteration that waits to reconnect", async (context) => {
+  const gone = await ScriptedBroker.start(context);
+  gone.stop();
+  const backoff = { initialMs: 600_000, maximumMs: 600_000 };
+  const consumer = connect(context, gone.target, { backoff }).consume("orders");
+  const ended = nextId(consumer);
+  await sleep(200);
+  await consumer.close();
+  assert.equal(await ended, null);
+});
+
+for (const isStopped of [false, true]) {
+  const state = isStopped ? "wait for the broker" : "read";
+  test(`closing the client ends consumers that ${state}`, async (context) => {
+    const broker = await ScriptedBroker.start(context);
+    broker.script("Consume", framesThenIdle());
+    if (isStopped) broker.stop();
+    const client = connect(context, broker.target);
+    const ended = [nextId(client.consume("orders")), nextId(client.consume("invoices"))];
+    await sleep(200);
+    await client.close();
+    assert.deepEqual(await Promise.all(ended), [null, null]);
+  });
+}
+
+test("closing the client gives back what its consumers have not handed out", async (context) => {
+  const broker = await ScriptedBroker.start(context);
+  broker.script("Consume", framesThenIdle(frame("a", "b", "c")));
+  const client = connect(context, broker.target);
+  const consumer = client.consume("orders");
+  assert.equal(await nextId(consumer), "a");
+  await client.close();
+  const nacks = broker.requests("NackBatch").flatMap((request) => request.nacks);
+  assert.deepEqual(nacks.map(({ messageId, retryAfterMs }) => [messageId, retryAfterMs]), [
+    ["b", 0],
+    ["c", 0],
+  ]);
+  assert.equal(await nextId(consumer), null);
+});
+
+test("backoff doubles to its bound and uses all of the range", () => {
+  const backoff = new Backoff();
+  const ceilings = Array.from({ length: 8 }, (_, attempt) => backoff.delayMs(attempt, 1));
+  assert.deepEqual(ceilings, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+  assert.equal(backoff.delayMs(1e9, 1), 5_000);
+  assert.equal(backoff.delayMs(3, 0), 0);
+  assert.equal(backoff.delayMs(3, 0.5), 400);
+  for (const [initialMs, maximumMs] of [[0, 5], [-1, 5], [2, 1], [NaN, 1], [1, 2 ** 40]]) {
+    assert.throws(() => new Backoff({ initialMs, maximumMs }), {
+      name: "RangeError",
+      message: `backoff needs 0 < initialMs <= maximumMs, got ${initialMs} and ${maximumMs}`,
+    });
+  }
+});
+
+test("a frame or a long life starts the backoff anew", () => {
+  let now = 100;
+  const reconnect = new Reconnect(new Backoff(), () => now, () => 1);
+  const ended = () => {
+    reconnect.opened();
+    return reconnect.delayMs(new UnavailableError());
+  };
+  assert.ok(reconnect.isFirst);
+  assert.deepEqual([ended(), ended(), ended()], [100, 200, 400]);
+  assert.ok(!reconnect.isFirst);
+  reconnect.received();
+  assert.deepEqual([ended(), ended()], [100, 200]);
+  reconnect.opened();
+  now += 6_000;
+  assert.equal(reconnect.delayMs(null), 100);
+  const final = new TypeError("final");
+  assert.throws(() => reconnect.delayMs(final), final);
+});

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+// What users write, as a type checker sees it. Compiled and never run.
+
+import { Client, FilaError, QueueNotFoundError } from "@fila/client";
+import type { ConsumeMessage, EnqueueMessage, QueueStats, WaitKind } from "@fila/client";
+
+export async function produce(client: Client, signal: AbortSignal): Promise<string[]> {
+  const id: string = await client.enqueue("orders", { tenant: "acme" }, Buffer.from("hello"), {
+    fairnessKey: "acme",
+    throttleKeys: ["mail"],
+    deliverAt: new Date(),
+    timeoutMs: 1_000,
+    signal,
+  });
+  const messages: EnqueueMessage[] = [{ queue: "orders", payload: new Uint8Array(1) }];
+  const results = await client.enqueueMany(messages, { signal });
+  return [id, ...results.map((result) => result.error?.reason ?? result.unwrap())];
+}
+
+export async function consume(client: Client): Promise<void> {
+  for await (const message of client.consume("orders", { maxInFlight: 5 })) {
+    const text: string = message.payload.toString("utf8") + (message.headers["tenant"] ?? "");
+    const end: Date = await message.extend(5_000);
+    if (text && end) await message.ack();
+    else await message.nack("boom", { retryAfterMs: 10 });
+    break;
+  }
+  const received: ConsumeMessage[] = await client.receive("orders", { maxMessages: 10 });
+  const outcomes: (FilaError | null)[] = await client.ackMany(received);
+  await client.nackMany(received, outcomes[0]?.message);
+}
+
+export async function operate(client: Client): Promise<WaitKind | null | undefined> {
+  await client.createQueue("orders", { maxAttempts: 3, onHookError: "reject" });
+  // @ts-expect-error a setting that does not exist
+  await client.createQueue("orders", { maxAttempt: 3 });
+  // @ts-expect-error a payload is bytes
+  await client.enqueue("orders", {}, "text");
+  const stats: QueueStats = await client.stats("orders");
+  // @ts-expect-error results are not changed
+  stats.depth = 5;
+  const key = await client.createApiKey("name", {
+    acl: [{ permission: "produce", pattern: "orders" }],
+  });
+  await client.getAcl(key.keyId);
+  return (await client.explain("orders", { fairnessKey: "a" })).reasons[0]?.kind;
+}
+
+export function nameOf(error: unknown): string | null {
+  if (error instanceof QueueNotFoundError) return error.queue;
+  return error instanceof FilaError && error.retryable ? error.code : null;
+}
