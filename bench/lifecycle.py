@@ -46,16 +46,16 @@ async def _measure(
         report.progress("warming up")
         await both(client, "warm", min(20_000, chosen.messages), chosen)
         report.progress("enqueue")
-        enqueue = await _timed(_produce(client, "one", chosen.messages, chosen), chosen.messages)
+        enqueued = await _timed(produce(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("consume and ack")
-        consume = await _timed(_consume(client, "one", chosen.messages, chosen), chosen.messages)
+        consumed = await _timed(consume(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("both at once")
         lifecycle = await _timed(both(client, "two", chosen.messages, chosen), chosen.messages)
         report.progress("one at a time")
         waits = await _latencies(client)
     return {
-        "enqueue": enqueue,
-        "consume and ack": consume,
+        "enqueue": enqueued,
+        "consume and ack": consumed,
         "lifecycle": lifecycle,
         "latency p50": percentile(waits, 0.5) * 1e6,
         "latency p99": percentile(waits, 0.99) * 1e6,
@@ -73,11 +73,11 @@ async def both(
 ) -> None:
     """Enqueue, deliver and ack so many messages."""
     await asyncio.gather(
-        _produce(client, queue, count, chosen), _consume(client, queue, count, chosen)
+        produce(client, queue, count, chosen), consume(client, queue, count, chosen)
     )
 
 
-async def _produce(
+async def produce(
     client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
 ) -> None:
     """Two loops, so that a request is under way while the next one is encoded."""
@@ -99,7 +99,7 @@ async def _produce(
     await asyncio.gather(loop(), loop())
 
 
-async def _consume(
+async def consume(
     client: fila.AsyncClient, queue: str, count: int, chosen: argparse.Namespace
 ) -> None:
     acks: set[asyncio.Task[list[fila.FilaError | None]]] = set()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Looking at queues: the list, the stats, and paging through messages."""
 
+from typing import Any
+
 import pytest
 
 from fila.v1 import admin_pb2 as pb
@@ -15,7 +17,7 @@ def h() -> Harness:
     return harness
 
 
-def peek(h: Harness, **fields: object) -> pb.PeekResponse:
+def peek(h: Harness, **fields: Any) -> pb.PeekResponse:
     response: pb.PeekResponse = h.admin(pb.PeekRequest(queue="q", **fields))
     return response
 

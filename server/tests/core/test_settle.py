@@ -128,7 +128,8 @@ def test_a_failed_message_waits_behind_the_others(h: Harness) -> None:
 
 def test_errors_are_cut_at_a_whole_character(h: Harness) -> None:
     message_id, _ = leased(h)
-    for fields in ({}, {"retry_after_ms": 0}):
+    changes: list[dict[str, Any]] = [{}, {"retry_after_ms": 0}]
+    for fields in changes:
         assert h.nack("q", message_id, error="€" * 5000, **fields) is None
         (message,) = h.receive("q")
         assert message.metadata.last_error == "€" * 1365  # 4095 of 4096 bytes

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message_factory import GetMessageClass
 
 from fila.v1 import admin_pb2 as ap
 from fila.v1 import service_pb2 as sp
@@ -152,7 +153,7 @@ def test_runtime_configuration(wire: Wire) -> None:
 
 def _unary_methods() -> list[tuple[str, str, Any]]:
     return [
-        (service.full_name, method.name, method.input_type._concrete_class)
+        (service.full_name, method.name, GetMessageClass(method.input_type))
         for file in (ap.DESCRIPTOR, sp.DESCRIPTOR)
         for service in file.services_by_name.values()
         for method in service.methods

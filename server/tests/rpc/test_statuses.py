@@ -376,16 +376,16 @@ def test_bad_settlement_changes_nothing(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("request_type", "fields"),
     [
-        lambda queue: ap.PeekRequest(queue=queue, limit=1001),
-        lambda queue: ap.PeekRequest(queue=queue, state=99),
-        lambda queue: ap.PauseRequest(queue=queue, fairness_key="k" * 257),
-        lambda queue: ap.ExplainRequest(queue=queue),
+        (ap.PeekRequest, {"limit": 1001}),
+        (ap.PeekRequest, {"state": 99}),
+        (ap.PauseRequest, {"fairness_key": "k" * 257}),
+        (ap.ExplainRequest, {}),
     ],
 )
-def test_bad_admin_request(wire: Wire, request_: Callable[[str], Any]) -> None:
-    refusal = wire.refusal(request_(wire.queue()))
+def test_bad_admin_request(wire: Wire, request_type: Any, fields: dict[str, Any]) -> None:
+    refusal = wire.refusal(request_type(queue=wire.queue(), **fields))
     assert (refusal.status, refusal.reason) == (INVALID, "INVALID_ARGUMENT")
     assert refusal.text
 
@@ -423,7 +423,9 @@ def test_unknown_fields_are_ignored(wire: Wire) -> None:
     assert all(b"abc" not in message.SerializeToString() for message in messages)
 
 
-def test_unknown_call(wire: Wire) -> None:
-    for path in ("/fila.v1.FilaService/Nothing", "/fila.v9.FilaService/Enqueue", "/x/y"):
-        refusal = refused(lambda path=path: wire.channel.unary_unary(path)(b"", timeout=30))
-        assert refusal.status is grpc.StatusCode.UNIMPLEMENTED
+@pytest.mark.parametrize(
+    "path", ["/fila.v1.FilaService/Nothing", "/fila.v9.FilaService/Enqueue", "/x/y"]
+)
+def test_unknown_call(wire: Wire, path: str) -> None:
+    refusal = refused(lambda: wire.channel.unary_unary(path)(b"", timeout=30))
+    assert refusal.status is grpc.StatusCode.UNIMPLEMENTED

@@ -32,7 +32,7 @@ class Wire:
     def __init__(self, address: str) -> None:
         self.address = address
         limit = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self.channel = grpc.insecure_channel(address, options=limit)
+        self.channel: Any = grpc.insecure_channel(address, options=limit)
         self.service: Any = service_pb2_grpc.FilaServiceStub(self.channel)
         self.admin: Any = admin_pb2_grpc.FilaAdminStub(self.channel)
 

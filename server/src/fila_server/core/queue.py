@@ -188,6 +188,7 @@ class Queue:
             self.keys[fairness_key] = key
         elif weight and weight != key.weight and fairness_key not in self.weights:
             key.weight = weight
+            key.deficit = min(key.deficit, weight * self.quantum)  # the turn in progress too
         lane = key.lanes.get(lane_key)
         if lane is None:
             rested = key.resting.pop(lane_key, None)
