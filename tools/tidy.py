@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tools import llms
-from tools.checks import glossary, imports, manifests, markdown, python, text
+from tools.checks import glossary, imports, manifests, markdown, python, sdks, text
 from tools.checks.tree import Problem, Tree
 
 CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
@@ -21,6 +21,7 @@ CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
     markdown.check,
     glossary.check,
     manifests.check,
+    sdks.check,
     llms.check,
 )
 
@@ -32,7 +33,7 @@ def problems(tree: Tree) -> list[Problem]:
 
 
 def is_allowed(tree: Tree, problem: Problem) -> bool:
-    lines = tree.lines(problem.path)
+    lines = tree.lines(problem.path) if problem.path in tree else []
     line = lines[problem.line - 1] if problem.line <= len(lines) else ""
     return f"tidy: allow {problem.rule}" in line
 
