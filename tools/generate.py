@@ -9,6 +9,7 @@ kept in the user's cache.
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -65,3 +66,30 @@ def js(out: Path) -> None:
         f"--ts_proto_out={out}",
         f"--ts_proto_opt={options}",
     )
+
+
+def rust(out: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="fila-contract-") as folder:
+        contract = Path(folder) / "contract.binpb"
+        _protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={contract}")
+        manifest = ("--manifest-path", "sdks/rust/codegen/Cargo.toml")
+        cargo = str(CACHE / "cargo")
+        _run(
+            *("cargo", "run", "-q"),
+            *manifest,
+            "--",
+            str(contract),
+            str(out),
+            CARGO_TARGET_DIR=cargo,
+        )
+
+
+def java(out: Path) -> None:
+    # The profile brings protoc and its plugin from Maven's registry. It empties its target first.
+    target = out / "java"
+    build = f"-DbuildDirectory={CACHE / 'java/sdk'}"
+    profile = ("-P", "generate", "generate-sources", f"-Dfila.generated={target}")
+    _run("mvn", "-q", "-B", "-f", "sdks/java", *profile, build)
+    for path in target.iterdir():
+        path.rename(out / path.name)
+    target.rmdir()

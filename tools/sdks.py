@@ -42,7 +42,7 @@ class Sdk:
     lint: tuple[Command, ...]
     test: tuple[Command, ...]
     package: tuple[Command, ...]
-    example: Command  # `{example}` stands for its name
+    example: Command  # `{example}` stands for its name, `{Example}` for that of a class
     prepare: tuple[Command, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,6 +93,19 @@ JS = Sdk(
     example=("node", "examples/{example}.js"),
     env={"npm_config_cache": "{cache}/npm"},
 )
+JAVA = Sdk(
+    name="java",
+    toolchain=("javac", "mvn"),
+    generate=generate.java,
+    generated="src/generated/java",
+    lint=(("mvn", "-q", "-B", "test-compile", "-DbuildDirectory={cache}/sdk"),),
+    test=(("mvn", "-B", "-ntp", "test", "-DbuildDirectory={cache}/sdk"),),
+    package=(("mvn", "-q", "-B", "package", "-DskipTests", "-DbuildDirectory={cache}/sdk"),),
+    example=(
+        *("java", "-cp", "{cache}/sdk/fila-client-0.1.0.jar:{cache}/sdk/lib/*"),
+        "examples/{Example}.java",
+    ),
+)
 RUBY = Sdk(
     name="ruby",
     toolchain=("ruby", "rspec", "rubocop", "gem"),
@@ -109,7 +122,21 @@ RUBY = Sdk(
     ),
     example=("ruby", "-I", "lib", "examples/{example}.rb"),
 )
-SDKS = {sdk.name: sdk for sdk in (GO, JS, RUBY)}
+RUST = Sdk(
+    name="rust",
+    toolchain=("cargo", "rustc"),
+    generate=generate.rust,
+    generated="src/proto",
+    lint=(
+        ("cargo", "fmt", "--check"),
+        ("cargo", "clippy", "-q", "--all-targets", "--features", "otel", "--", "-D", "warnings"),
+    ),
+    test=(("cargo", "test", "-q", "--features", "otel"),),
+    package=(("cargo", "package", "-q", "--allow-dirty", "--no-verify"),),
+    example=("cargo", "run", "-q", "--features", "otel", "--example", "{example}"),
+    env={"CARGO_TARGET_DIR": "{cache}/../cargo"},
+)
+SDKS = {sdk.name: sdk for sdk in (GO, JAVA, JS, RUBY, RUST)}
 
 
 def run(sdk: Sdk, command: Command) -> bool:
@@ -178,7 +205,8 @@ def run_examples(sdk: Sdk) -> list[str]:
 
 
 def _run_example(sdk: Sdk, example: str, environment: dict[str, str]) -> bool:
-    command = [sdk.filled(part, example=example) for part in sdk.example]
+    names = {"example": example, "Example": example.capitalize()}
+    command = [sdk.filled(part, **names) for part in sdk.example]
     try:
         done = subprocess.run(
             command,

@@ -243,7 +243,9 @@ func (c *Consumer) reconnect(err error) error {
 	}
 	why := "the broker ended it"
 	if !errors.Is(err, io.EOF) {
-		if err = named(err, c.subject()); !errors.Is(err, ErrUnavailable) {
+		err = named(err, c.subject())
+		// A broker that stops cancels streams; nobody here did.
+		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrCanceled) {
 			return err
 		}
 		why = err.Error()

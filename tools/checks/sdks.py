@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from tools.checks.markdown import parse
 from tools.checks.tree import Problem, Tree
 
-HEADINGS = ["Install", "Quickstart", "Connect", "Produce", "Consume", "Errors", "Tracing", "Develop"]
+HEADINGS = [
+    "Install",
+    "Quickstart",
+    "Connect",
+    "Produce",
+    "Consume",
+    "Errors",
+    "Tracing",
+    "Develop",
+]
 EXAMPLES = {"quickstart", "worker", "batch", "secure", "tracing"}
 
 

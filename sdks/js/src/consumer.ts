@@ -14,7 +14,7 @@ import { debuglog } from "node:util";
 
 import { onAbort } from "./abort.js";
 import type { Connection } from "./connection.js";
-import { FilaError, UnavailableError } from "./errors.js";
+import { CancelledError, FilaError, UnavailableError } from "./errors.js";
 import type { Message as RawMessage } from "./gen/fila/v1/messages.js";
 import { ConsumeResponse } from "./gen/fila/v1/service.js";
 import { ConsumeMessage } from "./message.js";
@@ -60,7 +60,9 @@ export class Reconnect {
 
   /** The wait after a stream ended; null is an end without an error. Throws a final error. */
   delayMs(error: unknown): number {
-    if (error !== null && !(error instanceof UnavailableError)) throw error;
+    // A broker that stops cancels streams. Nobody here did: a closed consumer does not ask.
+    const isPassing = error instanceof UnavailableError || error instanceof CancelledError;
+    if (error !== null && !isPassing) throw error;
     // A stream that lasted was a good one, even if its queue was empty all the time.
     if (this.#now() - this.#openedAt > this.#backoff.maximumMs) this.#attempts = 0;
     const delayMs = this.#backoff.delayMs(this.#attempts, this.#chance());

@@ -28,6 +28,7 @@ for (const [ending, error] of [
   ["an end without an error", null],
   ["UNAVAILABLE", refusal(status.UNAVAILABLE, "reset")],
   ["a shutdown", refusal(status.UNAVAILABLE, "bye", "SHUTTING_DOWN")],
+  ["CANCELLED", refusal(status.CANCELLED, "the server is stopping")],
 ]) {
   test(`a stream is opened again after ${ending}`, async (context) => {
     const broker = await ScriptedBroker.start(context);

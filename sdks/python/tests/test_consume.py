@@ -151,12 +151,13 @@ def test_an_error_in_the_middle_comes_after_the_messages_before_it(broker, clien
         next(consumer)
 
 
-@pytest.mark.parametrize("ending", ["clean", "unavailable", "shutting-down"])
+@pytest.mark.parametrize("ending", ["clean", "unavailable", "shutting-down", "cancelled"])
 def test_a_stream_that_ends_is_opened_again(broker, wire, ending, caplog):
     refuse = {
         "clean": lambda request, context: None,
         "unavailable": wire.refuse(grpc.StatusCode.UNAVAILABLE, "reset"),
         "shutting-down": wire.refuse(grpc.StatusCode.UNAVAILABLE, "bye", "SHUTTING_DOWN"),
+        "cancelled": wire.refuse(grpc.StatusCode.CANCELLED, "the server is stopping"),
     }[ending]
 
     def answer(request, context):

@@ -150,7 +150,8 @@ RSpec.describe Fila::Consumer do
   {
     "ends cleanly" => -> {},
     "is unavailable" => -> { refuse(:UNAVAILABLE, "reset") },
-    "shuts down" => -> { refuse(:UNAVAILABLE, "bye", "SHUTTING_DOWN") }
+    "shuts down" => -> { refuse(:UNAVAILABLE, "bye", "SHUTTING_DOWN") },
+    "cancels" => -> { refuse(:CANCELLED, "the server is stopping") }
   }.each do |how, ending|
     it "opens a new stream when the old one #{how}" do
       broker.script("Consume") do

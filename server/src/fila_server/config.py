@@ -194,6 +194,10 @@ class LimitsConfig(_Section):
     # Runtime settings (`SetConfig`): keys hold a throttle key, values a small JSON document.
     max_config_key_bytes: Annotated[int, Between(1, 4 * KIB)] = 512
     max_config_value_bytes: Annotated[int, Between(1, MIB)] = 64 * KIB
+    # Each costs memory in the broker and once more in every queue that has a hook.
+    max_config_entries: Annotated[int, Between(1, 1_000_000)] = 100_000
+    # They are stored with their queue's definition, which is written whole.
+    max_paused_keys: Annotated[int, Between(1, 100_000)] = 1000
     # A peer that connects and never speaks is dropped after this.
     handshake_timeout_ms: Annotated[int, Between(1, 60_000)] = 5000
     # Pings to idle clients, so that a vanished one is noticed before its leases' usual expiry; also

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Operating queues: create, update, delete, pause, purge, cancel, runtime configuration."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fila_server.errors import (
     InvalidScript,
     MessageLeased,
     MessageNotFound,
+    Overloaded,
     QueueAlreadyExists,
     QueueNotFound,
 )
@@ -364,3 +366,19 @@ def test_entries_reach_the_hooks() -> None:
     made.clear()
     h.restart()
     assert made[0].config == {"after": "2"}
+
+
+def test_the_number_of_settings_and_of_paused_keys_is_bounded() -> None:
+    h = Harness()
+    h.config = replace(
+        h.config, limits=replace(h.config.limits, max_config_entries=2, max_paused_keys=1)
+    )
+    h.restart()
+    h.create("q")
+    for key in ("a", "b", "a"):
+        h.admin(pb.SetConfigRequest(key=key, value="1"))
+    with pytest.raises(Overloaded, match="2 runtime settings"):
+        h.admin(pb.SetConfigRequest(key="c", value="1"))
+    h.admin(pb.PauseRequest(queue="q", fairness_key="a"))
+    with pytest.raises(Overloaded, match="pause the queue instead"):
+        h.admin(pb.PauseRequest(queue="q", fairness_key="b"))

@@ -431,7 +431,7 @@ func (x *QueueConfig) GetQuantum() uint32 {
 // Creates a queue.
 type CreateQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+	// 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its settings; unset means all defaults.
 	Config        *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`

@@ -25,7 +25,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in its type st
 
 from fila import _wire
 from fila._connection import AsyncConnection, Connection
-from fila.errors import FilaError, UnavailableError
+from fila.errors import CancelledError, FilaError, UnavailableError
 from fila.message import AsyncConsumeMessage, ConsumeMessage
 from fila.options import Backoff
 from fila.v1 import messages_pb2, service_pb2
@@ -65,7 +65,8 @@ class _Reconnect:
 
     def delay(self, error: FilaError | None) -> float:
         """The wait after a stream ended; None is an end without an error. Raises a final error."""
-        if error is not None and not isinstance(error, UnavailableError):
+        # A broker that stops cancels streams. Nobody here did: a closed consumer does not ask.
+        if error is not None and not isinstance(error, UnavailableError | CancelledError):
             raise error
         # A stream that lasted was a good one, even if its queue was empty all the time.
         if time.monotonic() - self._opened_at > self._backoff.maximum:

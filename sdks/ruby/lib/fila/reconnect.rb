@@ -26,7 +26,7 @@ module Fila
 
     # The wait after a stream ended; nil is an end without an error. Raises a final error.
     def delay(error)
-      raise error, cause: error.cause unless error.nil? || error.is_a?(UnavailableError)
+      raise error, cause: error.cause unless error.nil? || passing?(error)
 
       # A stream that lasted was a good one, even if its queue was empty all the time.
       @attempts = 0 if Clock.now - @opened_at > @backoff.maximum
@@ -36,6 +36,13 @@ module Fila
       end
       @attempts += 1
       @backoff.delay(@attempts - 1, rand)
+    end
+
+    private
+
+    # A broker that stops cancels streams. Nobody here did: a closed consumer does not ask.
+    def passing?(error)
+      error.is_a?(UnavailableError) || error.is_a?(CancelledError)
     end
   end
   private_constant :Reconnect

@@ -187,7 +187,13 @@ def pause(state: State, command: Admin, now: Now, effects: Effects) -> Any:
     request: pb.PauseRequest = command.request  # type: ignore[assignment]
     queue = state.queue(request.queue)
     if request.fairness_key:
-        check_key("fairness_key", request.fairness_key, state.options.limits)
+        limits = state.options.limits
+        check_key("fairness_key", request.fairness_key, limits)
+        if len(queue.paused_keys) >= limits.max_paused_keys:
+            raise Overloaded(
+                f'{len(queue.paused_keys)} keys of queue "{queue.name}" are paused, which is the'
+                " limit; pause the queue instead"
+            )
         queue.paused_keys.add(request.fairness_key)
         key = queue.keys.get(request.fairness_key)
         if key is not None:
@@ -409,6 +415,8 @@ def set_config(state: State, command: Admin, now: Now, effects: Effects) -> Any:
             f'config key "{shown(key)}" has {size} bytes;'
             f" 1 to {limits.max_config_key_bytes} are allowed"
         )
+    if key not in state.config and len(state.config) >= limits.max_config_entries:
+        raise Overloaded(f"there are {len(state.config)} runtime settings, which is the limit")
     size = len(value.encode())
     if size > limits.max_config_value_bytes:
         raise InvalidArgument(

@@ -106,7 +106,7 @@ export interface QueueConfig {
 
 /** Creates a queue. */
 export interface CreateQueueRequest {
-  /** 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq". */
+  /** 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq". */
   name: string;
   /** Its settings; unset means all defaults. */
   config: QueueConfig | undefined;

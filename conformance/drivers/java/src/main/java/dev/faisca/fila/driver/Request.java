@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila.driver;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonNull;
+import com.google.gson.JsonObject;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Base64;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.stream.Stream;
+import java.util.stream.StreamSupport;
+
+/** The fields of one request. One that is absent or null leaves the choice to the SDK. */
+record Request(JsonObject fields) {
+
+  String op() {
+    return text("op");
+  }
+
+  /** The field as it came; null if it is absent or null. */
+  JsonElement field(String name) {
+    JsonElement field = fields.get(name);
+    return field instanceof JsonNull ? null : field;
+  }
+
+  String text(String name) {
+    return value(name, JsonElement::getAsString);
+  }
+
+  Duration millis(String name) {
+    return value(name, field -> Duration.ofMillis(field.getAsLong()));
+  }
+
+  Path path(String name) {
+    return value(name, field -> Path.of(field.getAsString()));
+  }
+
+  int number(String name) {
+    return fields.get(name).getAsInt();
+  }
+
+  /** An object among the fields; null if there is none. */
+  Request nested(String name) {
+    return value(name, field -> new Request(field.getAsJsonObject()));
+  }
+
+  /** A list of objects among the fields. */
+  Stream<Request> list(String name) {
+    return StreamSupport.stream(fields.getAsJsonArray(name).spliterator(), false)
+        .map(element -> new Request(element.getAsJsonObject()));
+  }
+
+  /** Passes a field on, if there is one. */
+  void ifPresent(String name, Consumer<JsonElement> take) {
+    JsonElement field = field(name);
+    if (field != null) {
+      take.accept(field);
+    }
+  }
+
+  static byte[] bytes(JsonElement field) {
+    return Base64.getDecoder().decode(field.getAsString());
+  }
+
+  private <T> T value(String name, Function<JsonElement, T> read) {
+    JsonElement field = field(name);
+    return field == null ? null : read.apply(field);
+  }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila.driver;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import dev.faisca.fila.ConsumeMessage;
+import dev.faisca.fila.EnqueueMessage;
+import dev.faisca.fila.FilaException;
+import dev.faisca.fila.QueueSettings;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Base64;
+import java.util.List;
+import java.util.Locale;
+import java.util.function.Function;
+import java.util.stream.StreamSupport;
+
+/** The SDK's values as the protocol writes them, and the protocol's as the SDK takes them. */
+final class Values {
+  private Values() {}
+
+  static JsonObject error(FilaException error) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("kind", kind(error.getClass()));
+    shown.addProperty("message", error.getMessage());
+    shown.addProperty("retryable", error.isRetryable());
+    return shown;
+  }
+
+  static JsonObject cancelled() {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("kind", "cancelled");
+    shown.addProperty("message", "the thread was interrupted");
+    shown.addProperty("retryable", false);
+    return shown;
+  }
+
+  /** QueueNotFoundException is queue_not_found. */
+  private static String kind(Class<? extends FilaException> type) {
+    String name = type.getSimpleName().replaceFirst("Exception$", "");
+    return name.replaceAll("(?<!^)(?=[A-Z])", "_").toLowerCase(Locale.ROOT);
+  }
+
+  static <T> JsonArray array(List<T> values, Function<T, JsonElement> show) {
+    JsonArray array = new JsonArray();
+    values.forEach(value -> array.add(show.apply(value)));
+    return array;
+  }
+
+  static JsonObject message(ConsumeMessage message) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("id", message.id());
+    shown.addProperty("queue", message.queue());
+    JsonObject headers = new JsonObject();
+    message.headers().forEach(headers::addProperty);
+    shown.add("headers", headers);
+    shown.addProperty("payload", Base64.getEncoder().encodeToString(message.payload()));
+    shown.addProperty("fairness_key", message.fairnessKey());
+    shown.addProperty("weight", message.weight());
+    JsonArray throttleKeys = new JsonArray();
+    message.throttleKeys().forEach(throttleKeys::add);
+    shown.add("throttle_keys", throttleKeys);
+    shown.addProperty("attempt_count", message.attemptCount());
+    shown.addProperty("lease_token", message.leaseToken());
+    shown.addProperty("last_error", message.lastError());
+    shown.addProperty("enqueued_at_ms", millis(message.enqueuedAt()));
+    shown.addProperty("lease_expires_at_ms", millis(message.leaseExpiresAt()));
+    return shown;
+  }
+
+  static Long millis(Instant instant) {
+    return instant == null ? null : instant.toEpochMilli();
+  }
+
+  static EnqueueMessage enqueueMessage(Request request) {
+    EnqueueMessage.Builder message = EnqueueMessage.to(request.text("queue"));
+    request.ifPresent(
+        "headers",
+        headers ->
+            headers
+                .getAsJsonObject()
+                .asMap()
+                .forEach((key, value) -> message.header(key, value.getAsString())));
+    request.ifPresent("payload", field -> message.payload(Request.bytes(field)));
+    request.ifPresent("fairness_key", field -> message.fairnessKey(field.getAsString()));
+    request.ifPresent("weight", field -> message.weight(field.getAsInt()));
+    request.ifPresent("throttle_keys", field -> message.throttleKeys(texts(field)));
+    request.ifPresent("throttle_cost", field -> message.throttleCost(field.getAsInt()));
+    request.ifPresent("delay_ms", field -> message.delay(duration(field)));
+    request.ifPresent(
+        "deliver_at_ms", field -> message.deliverAt(Instant.ofEpochMilli(field.getAsLong())));
+    request.ifPresent("ttl_ms", field -> message.ttl(duration(field)));
+    request.ifPresent("idempotency_key", field -> message.idempotencyKey(field.getAsString()));
+    return message.build();
+  }
+
+  static QueueSettings settings(Request request) {
+    QueueSettings.Builder settings = QueueSettings.builder();
+    request.ifPresent(
+        "visibility_timeout_ms", field -> settings.visibilityTimeout(duration(field)));
+    request.ifPresent("max_attempts", field -> settings.maxAttempts(field.getAsInt()));
+    request.ifPresent("retry_delay_ms", field -> settings.retryDelay(duration(field)));
+    request.ifPresent("max_messages", field -> settings.maxMessages(field.getAsLong()));
+    request.ifPresent("on_enqueue_script", field -> settings.onEnqueueScript(field.getAsString()));
+    request.ifPresent("on_failure_script", field -> settings.onFailureScript(field.getAsString()));
+    request.ifPresent("default_ttl_ms", field -> settings.defaultTtl(duration(field)));
+    request.ifPresent(
+        "idempotency_window_ms", field -> settings.idempotencyWindow(duration(field)));
+    return settings.build();
+  }
+
+  private static Duration duration(JsonElement field) {
+    return Duration.ofMillis(field.getAsLong());
+  }
+
+  private static List<String> texts(JsonElement field) {
+    return StreamSupport.stream(field.getAsJsonArray().spliterator(), false)
+        .map(JsonElement::getAsString)
+        .toList();
+  }
+}

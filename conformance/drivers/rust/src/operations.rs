@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! Every request of the protocol as calls of `fila`'s public API.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use fila::{Backoff, Client, ConsumeOptions, Nack, ReceiveOptions, RedriveOptions, TlsOptions};
+use futures_util::future::join_all;
+use opentelemetry::trace::FutureExt;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::consumers::Open;
+use crate::fields::{self, ms, number, owned, required, short, text};
+use crate::span;
+
+/// Why a request has no result.
+pub enum Failure {
+    Sdk(fila::Error),
+    Cancelled,
+    Unsupported(String),
+    Crashed(String),
+}
+
+impl From<fila::Error> for Failure {
+    fn from(error: fila::Error) -> Self {
+        Self::Sdk(error)
+    }
+}
+
+type Outcome = Result<Value, Failure>;
+
+/// Clients and consumers by the names that the runner gave them.
+#[derive(Default)]
+pub struct Operations {
+    clients: Mutex<HashMap<String, Client>>,
+    consumers: Mutex<HashMap<String, Arc<Open>>>,
+}
+
+impl Operations {
+    /// What a request gives. Boxed, because `with_span` holds another request.
+    pub fn run<'a>(
+        self: &'a Arc<Self>,
+        given: &'a Value,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>> {
+        Box::pin(async move {
+            match text(given, "op").unwrap_or_default() {
+                "hello" => Ok(hello()),
+                "connect" => self.connect(given).await,
+                "close" => {
+                    self.client(given).await?.close().await;
+                    Ok(json!({}))
+                }
+                "enqueue" => self.enqueue(given).await,
+                "enqueue_many" => self.enqueue_many(given).await,
+                "enqueue_concurrently" => self.enqueue_concurrently(given).await,
+                "consume" => self.consume(given).await,
+                "next" => self.next(given).await,
+                "stop" => {
+                    self.consumer(given).await?.stop().await;
+                    Ok(json!({}))
+                }
+                "receive" => self.receive(given).await,
+                "ack" => self.ack(given).await,
+                "nack" => self.nack(given).await,
+                "extend" => self.extend(given).await,
+                "ack_concurrently" => self.ack_concurrently(given).await,
+                "settle" => self.settle(given).await,
+                "with_span" => self.with_span(given).await,
+                _ => self.administer(given).await,
+            }
+        })
+    }
+
+    async fn administer(&self, given: &Value) -> Outcome {
+        let op = text(given, "op").unwrap_or_default();
+        match op {
+            "create_queue" => {
+                let settings = fields::queue_settings(&given["settings"]);
+                let queue = required(given, "queue")?;
+                let letters = self.client(given).await?.create_queue(queue, settings).await?;
+                Ok(json!({"dead_letter_queue": letters}))
+            }
+            "delete_queue" => {
+                done(self.client(given).await?.delete_queue(required(given, "queue")?).await)
+            }
+            "list_queues" => self.list_queues(given).await,
+            "stats" => self.stats(given).await,
+            "redrive" => {
+                let options =
+                    RedriveOptions { count: number(given, "count"), ..Default::default() };
+                let queue = required(given, "queue")?;
+                let redriven = self.client(given).await?.redrive(queue, options).await?;
+                Ok(json!({"redriven": redriven}))
+            }
+            "set_config" => {
+                let (key, value) = (required(given, "key")?, required(given, "value")?);
+                done(self.client(given).await?.set_config(key, value).await)
+            }
+            "get_config" => {
+                let value = self.client(given).await?.get_config(required(given, "key")?).await?;
+                Ok(json!({"value": value}))
+            }
+            _ => Err(Failure::Unsupported(format!("unknown op {op}"))),
+        }
+    }
+
+    /// The client that a request names, with the deadline that it asks for.
+    async fn client(&self, given: &Value) -> Result<Client, Failure> {
+        let name = required(given, "client")?;
+        let client = self.clients.lock().await.get(name).cloned();
+        let client = client.ok_or_else(|| Failure::Crashed(format!("no client {name}")))?;
+        Ok(match ms(given, "timeout_ms") {
+            Some(timeout) => client.with_timeout(timeout),
+            None => client,
+        })
+    }
+
+    async fn consumer(&self, given: &Value) -> Result<Arc<Open>, Failure> {
+        let name = required(given, "consumer")?;
+        let consumer = self.consumers.lock().await.get(name).cloned();
+        consumer.ok_or_else(|| Failure::Crashed(format!("no consumer {name}")))
+    }
+
+    async fn connect(&self, given: &Value) -> Outcome {
+        let mut builder = Client::builder().target(required(given, "target")?);
+        if let Some(api_key) = text(given, "api_key") {
+            builder = builder.api_key(api_key);
+        }
+        let tls = &given["tls"];
+        if tls.is_object() {
+            builder = builder.tls(TlsOptions {
+                ca_file: text(tls, "ca_file").map(Into::into),
+                cert_file: text(tls, "cert_file").map(Into::into),
+                key_file: text(tls, "key_file").map(Into::into),
+                server_name: owned(tls, "server_name"),
+            });
+        }
+        let options = &given["options"];
+        if let Some(timeout) = ms(options, "timeout_ms") {
+            builder = builder.timeout(timeout);
+        }
+        let mut backoff = Backoff::default();
+        if let Some(initial) = ms(options, "backoff_initial_ms") {
+            backoff.initial = initial;
+        }
+        if let Some(maximum) = ms(options, "backoff_maximum_ms") {
+            backoff.maximum = maximum;
+        }
+        let client = builder.backoff(backoff).connect().await?;
+        let name = required(given, "client")?.to_owned();
+        self.clients.lock().await.insert(name, client);
+        Ok(json!({}))
+    }
+
+    async fn enqueue(&self, given: &Value) -> Outcome {
+        let client = self.client(given).await?;
+        let message_id = client.enqueue(fields::enqueue_message(given)?).await?;
+        Ok(json!({"message_id": message_id}))
+    }
+
+    async fn enqueue_many(&self, given: &Value) -> Outcome {
+        let messages = fields::list(given, "messages").iter().map(fields::enqueue_message);
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let results = self.client(given).await?.enqueue_many(messages).await?;
+        let shown = results.into_iter().map(|result| match result {
+            Ok(stored) => {
+                json!({"message_id": stored.message_id, "duplicate": stored.duplicate})
+            }
+            Err(error) => json!({"error": fields::error(&error)}),
+        });
+        Ok(json!({"results": shown.collect::<Vec<_>>()}))
+    }
+
+    async fn enqueue_concurrently(&self, given: &Value) -> Outcome {
+        let client = self.client(given).await?;
+        let message = fields::enqueue_message(given)?;
+        let count = number(given, "count").unwrap_or_default();
+        let stored = join_all((0..count).map(|_| client.enqueue(message.clone()))).await;
+        let message_ids = stored.into_iter().collect::<fila::Result<Vec<_>>>()?;
+        Ok(json!({"message_ids": message_ids}))
+    }
+
+    async fn consume(&self, given: &Value) -> Outcome {
+        let mut options = ConsumeOptions {
+            visibility_timeout: ms(given, "visibility_timeout_ms"),
+            ..ConsumeOptions::default()
+        };
+        if let Some(max_in_flight) = short(given, "max_in_flight") {
+            options.max_in_flight = max_in_flight;
+        }
+        if let Some(batch_size) = short(given, "batch_size") {
+            options.batch_size = batch_size;
+        }
+        let queue = required(given, "queue")?;
+        let consumer = self.client(given).await?.consume_with(queue, options).await?;
+        let name = required(given, "consumer")?.to_owned();
+        self.consumers.lock().await.insert(name, Arc::new(Open::new(consumer)));
+        Ok(json!({}))
+    }
+
+    async fn next(&self, given: &Value) -> Outcome {
+        let max = number(given, "max").unwrap_or_default();
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        self.consumer(given).await?.next(max, ms(given, "wait_ms").unwrap_or_default()).await
+    }
+
+    async fn receive(&self, given: &Value) -> Outcome {
+        let mut options = ReceiveOptions {
+            visibility_timeout: ms(given, "visibility_timeout_ms"),
+            ..ReceiveOptions::default()
+        };
+        if let Some(max_messages) = short(given, "max_messages") {
+            options.max_messages = max_messages;
+        }
+        if let Some(wait) = ms(given, "wait_ms") {
+            options.wait = wait;
+        }
+        let queue = required(given, "queue")?;
+        let messages = self.client(given).await?.receive(queue, options).await?;
+        let shown = messages.iter().map(|message| fields::message(message));
+        Ok(json!({"messages": shown.collect::<Vec<_>>()}))
+    }
+
+    async fn ack(&self, given: &Value) -> Outcome {
+        let (queue, message_id) = (required(given, "queue")?, required(given, "message_id")?);
+        let token = text(given, "lease_token");
+        done(self.client(given).await?.ack(queue, message_id, token).await)
+    }
+
+    async fn nack(&self, given: &Value) -> Outcome {
+        let (queue, message_id) = (required(given, "queue")?, required(given, "message_id")?);
+        let token = text(given, "lease_token");
+        let nack = Nack {
+            retry_after: ms(given, "retry_after_ms"),
+            throttle_key: owned(given, "throttle_key"),
+            ..text(given, "error").map(Nack::from).unwrap_or_default()
+        };
+        done(self.client(given).await?.nack(queue, message_id, token, nack).await)
+    }
+
+    async fn extend(&self, given: &Value) -> Outcome {
+        let (queue, message_id) = (required(given, "queue")?, required(given, "message_id")?);
+        let token = text(given, "lease_token");
+        let end =
+            self.client(given).await?.extend(queue, message_id, token, ms(given, "ms")).await?;
+        Ok(json!({"lease_expires_at_ms": fields::epoch_ms(end)}))
+    }
+
+    async fn ack_concurrently(&self, given: &Value) -> Outcome {
+        let client = self.client(given).await?;
+        let queue = required(given, "queue")?;
+        let acks = fields::list(given, "acks").iter().map(|ack| {
+            let message_id = text(ack, "message_id").unwrap_or_default();
+            client.ack(queue, message_id, text(ack, "lease_token"))
+        });
+        let settled = join_all(acks).await;
+        let shown = settled.iter().map(|outcome| outcome.as_ref().err().map(fields::error));
+        Ok(json!({"results": shown.collect::<Vec<_>>()}))
+    }
+
+    async fn settle(&self, given: &Value) -> Outcome {
+        let message = self.consumer(given).await?.delivered(required(given, "message_id")?).await?;
+        match text(given, "how").unwrap_or_default() {
+            "ack" => done(message.ack().await),
+            "nack" => done(message.nack(text(given, "error").unwrap_or_default()).await),
+            _ => {
+                let end = message.extend(ms(given, "ms")).await?;
+                Ok(json!({"lease_expires_at_ms": fields::epoch_ms(end)}))
+            }
+        }
+    }
+
+    async fn list_queues(&self, given: &Value) -> Outcome {
+        let queues = self.client(given).await?.list_queues().await?;
+        let shown = queues.iter().map(|queue| {
+            json!({
+                "name": queue.name,
+                "depth": queue.depth,
+                "in_flight": queue.in_flight,
+                "active_consumers": queue.active_consumers,
+            })
+        });
+        Ok(json!({"queues": shown.collect::<Vec<_>>()}))
+    }
+
+    async fn stats(&self, given: &Value) -> Outcome {
+        let stats = self.client(given).await?.stats(required(given, "queue")?, None).await?;
+        Ok(json!({
+            "depth": stats.depth,
+            "in_flight": stats.in_flight,
+            "delayed": stats.delayed,
+            "active_consumers": stats.active_consumers,
+        }))
+    }
+
+    async fn with_span(self: &Arc<Self>, given: &Value) -> Outcome {
+        let traceparent = required(given, "traceparent")?;
+        let context = span::context(traceparent, text(given, "tracestate"))
+            .ok_or_else(|| Failure::Crashed(format!("{traceparent} is no traceparent")))?;
+        self.run(&given["then"]).with_context(context).await
+    }
+}
+
+fn hello() -> Value {
+    json!({
+        "sdk": "fila-rust",
+        "sdk_version": fila::VERSION,
+        "language": "rust",
+        "features": ["tracing", "mtls"],
+    })
+}
+
+fn done(outcome: fila::Result<()>) -> Outcome {
+    outcome?;
+    Ok(json!({}))
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.regex.Pattern;
+
+/**
+ * What a user may choose about a client, checked when it is chosen. Knows nothing of gRPC.
+ *
+ * @param apiKey never shown by {@code toString}
+ */
+record ClientOptions(
+    String target,
+    TlsOptions tls,
+    String apiKey,
+    Duration timeout,
+    int maxMessageBytes,
+    Backoff backoff) {
+
+  // The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
+  private static final int MAX_MESSAGE_BYTES = 64 * 1024 * 1024;
+
+  private static final List<String> SCHEMES = List.of("dns:", "unix:");
+  // Without a port gRPC would quietly take 443, and a URL's scheme for a name to resolve.
+  private static final Pattern HOST_AND_PORT =
+      Pattern.compile("([^:/\\[\\]]+|\\[[^/\\]]+]):(\\d{1,5})");
+
+  // Below what checks it: fields are set in the order in which they are written.
+  static final ClientOptions DEFAULT =
+      new ClientOptions(
+          "127.0.0.1:5555", null, null, Duration.ofSeconds(5), MAX_MESSAGE_BYTES, Backoff.DEFAULT);
+
+  ClientOptions {
+    checkTarget(Objects.requireNonNull(target, "target"));
+    Objects.requireNonNull(backoff, "backoff");
+    if (timeout.isZero() || timeout.isNegative()) {
+      throw new IllegalArgumentException("timeout must be positive, got " + timeout);
+    }
+    if (maxMessageBytes <= 0) {
+      throw new IllegalArgumentException(
+          "maxMessageBytes must be positive, got " + maxMessageBytes);
+    }
+    // gRPC refuses other characters too, but with a text that repeats the key.
+    if (apiKey != null && !apiKey.matches("[!-~]+")) {
+      throw new IllegalArgumentException(
+          "apiKey must be printable ASCII without spaces, and not empty");
+    }
+  }
+
+  private static void checkTarget(String target) {
+    if (SCHEMES.stream().anyMatch(target::startsWith)) {
+      return;
+    }
+    var parts = HOST_AND_PORT.matcher(target);
+    int port = parts.matches() ? Integer.parseInt(parts.group(2)) : 0;
+    if (port < 1 || port > 65535) {
+      throw new IllegalArgumentException(
+          "target \"%s\" is not host:port, for example \"127.0.0.1:5555\"".formatted(target));
+    }
+  }
+
+  /** The target as a URI, so that gRPC does not take a host's name for a scheme. */
+  String uri() {
+    if (SCHEMES.stream().anyMatch(target::startsWith)) {
+      return target;
+    }
+    try {
+      return new URI("dns", "", "/" + target, null).toString();
+    } catch (URISyntaxException impossible) {
+      throw new IllegalArgumentException("target \"%s\" is no address".formatted(target));
+    }
+  }
+
+  @Override
+  public String toString() {
+    return "ClientOptions(" + target + ")";
+  }
+}

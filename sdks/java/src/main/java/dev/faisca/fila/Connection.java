@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+import dev.faisca.fila.internal.v1.ConsumeRequest;
+import dev.faisca.fila.internal.v1.ConsumeResponse;
+import dev.faisca.fila.internal.v1.FilaServiceGrpc;
+import io.grpc.CallOptions;
+import io.grpc.ClientCall;
+import io.grpc.Deadline;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.stub.ClientCalls;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * A broker's address with everything that calls to it have in common: the channel, deadlines, the
+ * clock of retries, and what a failed call means. Knows nothing of batches and consumers.
+ */
+final class Connection {
+  private static final Metadata.Key<String> REASON =
+      Metadata.Key.of("fila-reason", Metadata.ASCII_STRING_MARSHALLER);
+  private static final String REDACTED = "[redacted]";
+
+  private final ClientOptions options;
+  private final ManagedChannel channel;
+  private final CallOptions callOptions;
+  private final ScheduledThreadPoolExecutor timer;
+  // What waits to be sent again. Closing hurries it along, so that nobody waits for nothing.
+  private final Set<Runnable> pauses = ConcurrentHashMap.newKeySet();
+  private volatile boolean isClosed;
+
+  Connection(ClientOptions options) {
+    this.options = options;
+    this.channel = Channels.open(options);
+    this.callOptions = CallOptions.DEFAULT.withMaxOutboundMessageSize(options.maxMessageBytes());
+    this.timer = new ScheduledThreadPoolExecutor(1, Connection::timerThread);
+    timer.setRemoveOnCancelPolicy(true);
+    Reconnect.watch(channel, options.backoff(), timer);
+  }
+
+  private static Thread timerThread(Runnable work) {
+    Thread thread = new Thread(work, "fila-timer");
+    thread.setDaemon(true);
+    return thread;
+  }
+
+  ClientOptions options() {
+    return options;
+  }
+
+  boolean isClosed() {
+    return isClosed;
+  }
+
+  void checkOpen() throws ClientClosedException {
+    if (isClosed) {
+      throw closed(null, null);
+    }
+  }
+
+  private static ClientClosedException closed(String queue, String messageId) {
+    return new ClientClosedException(Failure.local(null, queue, messageId));
+  }
+
+  static Deadline deadline(Duration timeout) {
+    return Deadline.after(timeout.toNanos(), TimeUnit.NANOSECONDS);
+  }
+
+  /** Sends one call, again where that is safe, and waits for its answer. */
+  <T> T call(Call<?, ?, T> call, Duration timeout) throws FilaException {
+    Map<String, String> trace = Tracing.current();
+    Deadline deadline = deadline(timeout);
+    return await(
+        Retrying.start(this, call.isRepeatable(), deadline, () -> send(call, deadline, trace)));
+  }
+
+  /** Sends one call. Its answer is a value or a FilaException. */
+  <Q, A, T> CompletableFuture<T> send(
+      Call<Q, A, T> call, Deadline deadline, Map<String, String> trace) {
+    if (isClosed) {
+      return CompletableFuture.failedFuture(closed(call.queue(), call.messageId()));
+    }
+    ClientCall<Q, A> sent =
+        channel.newCall(
+            call.method(), callOptions.withDeadline(deadline).withOption(Channels.TRACE, trace));
+    Reply<A, T> reply =
+        new Reply<>(
+            sent,
+            call.read(),
+            said -> failure(said.status(), said.trailers(), call.queue(), call.messageId()));
+    ClientCalls.asyncUnaryCall(sent, call.request(), reply);
+    return reply;
+  }
+
+  /** A stream of messages that is not started yet. It has no deadline. */
+  ClientCall<ConsumeRequest, ConsumeResponse> stream(
+      boolean waitForReady, Map<String, String> trace) {
+    CallOptions chosen = callOptions.withOption(Channels.TRACE, trace);
+    return channel.newCall(
+        FilaServiceGrpc.getConsumeMethod(), waitForReady ? chosen.withWaitForReady() : chosen);
+  }
+
+  /**
+   * Waits for an answer. An interrupt gives it up: the thread's interrupt flag stays set, and the
+   * outcome is unknown.
+   */
+  static <T> T await(CompletableFuture<T> answer) throws FilaException {
+    try {
+      return answer.get();
+    } catch (InterruptedException interrupted) {
+      answer.cancel(true);
+      throw interrupted();
+    } catch (ExecutionException failed) {
+      if (failed.getCause() instanceof FilaException error) {
+        // It was made where the answer arrived; who reads the trace wants to know who asked.
+        error.fillInStackTrace();
+        throw error;
+      }
+      throw new IllegalStateException("an answer could not be read", failed.getCause());
+    }
+  }
+
+  /** What an interrupt of a blocked thread becomes. */
+  static CancelledException interrupted() {
+    Thread.currentThread().interrupt();
+    String text = "the thread was interrupted; the outcome is unknown";
+    return new CancelledException(Failure.local(text, null, null));
+  }
+
+  /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
+  FilaException failure(Status status, Metadata trailers, String queue, String messageId) {
+    if (isClosed) {
+      return closed(queue, messageId);
+    }
+    // A request that gRPC refuses to send, because it is too large, is cancelled for that reason.
+    if (status.getCode() == Status.Code.CANCELLED
+        && status.getCause() instanceof StatusRuntimeException refusal) {
+      status = refusal.getStatus();
+    }
+    String reason = trailers == null ? null : trailers.get(REASON);
+    String code = status.getCode().name();
+    String text = text(status, reason);
+    Throwable cause = status.asRuntimeException(trailers);
+    String apiKey = options.apiKey();
+    if (apiKey != null && text.contains(apiKey)) {
+      text = text.replace(apiKey, REDACTED);
+      cause = null;
+    }
+    return Errors.fromStatus(new Failure(text, code, reason, queue, messageId, cause));
+  }
+
+  private String text(Status status, String reason) {
+    String said = Wire.orEmpty(status.getDescription());
+    Throwable cause = status.getCause();
+    if (reason != null || cause == null || status.getCode() != Status.Code.UNAVAILABLE) {
+      return said;
+    }
+    // What gRPC says then is "io exception" and a list of Netty's handlers; the cause says why.
+    while (cause.getCause() != null && cause.getCause() != cause) {
+      cause = cause.getCause();
+    }
+    String why = cause.getMessage() == null ? cause.getClass().getSimpleName() : cause.getMessage();
+    return "cannot reach \"%s\": %s".formatted(options.target(), why);
+  }
+
+  /** Runs something at a deadline, unless it is cancelled before. */
+  Future<?> at(Deadline deadline, Runnable action) {
+    try {
+      long nanos = deadline.timeRemaining(TimeUnit.NANOSECONDS);
+      return timer.schedule(action, nanos, TimeUnit.NANOSECONDS);
+    } catch (RejectedExecutionException closed) {
+      return CompletableFuture.completedFuture(null);
+    }
+  }
+
+  /** Runs something after a pause, or when the connection is closed. */
+  void after(Duration pause, Runnable action) {
+    Runnable once = () -> run(action);
+    pauses.add(action);
+    at(deadline(pause), once);
+    if (isClosed) {
+      run(action);
+    }
+  }
+
+  private void run(Runnable action) {
+    if (pauses.remove(action)) {
+      action.run();
+    }
+  }
+
+  /** Ends calls under way with ClientClosedException. Harmless twice. */
+  void close() {
+    isClosed = true;
+    channel.shutdownNow();
+    timer.shutdownNow();
+    pauses.forEach(this::run);
+  }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.concurrent.CompletableFuture;
+
+/** A message leased to this client until {@link #leaseExpiresAt}: ack, nack or extend it. */
+public final class ConsumeMessage extends Message {
+  private final FilaClient client;
+  private volatile Instant extendedUntil;
+
+  ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client) {
+    super(raw);
+    this.client = client;
+  }
+
+  /** Reports that the message was processed; it is gone. Fails as {@link FilaClient#ack} does. */
+  public void ack() throws FilaException {
+    client.ack(queue(), id(), leaseToken());
+  }
+
+  /** Like {@link #ack}, without waiting for the answer. */
+  public CompletableFuture<Void> ackAsync() {
+    return client.ackAsync(queue(), id(), leaseToken());
+  }
+
+  /** Reports that processing failed. Fails as {@link FilaClient#nack} does. */
+  public void nack(String error) throws FilaException {
+    nack(error, NackOptions.NONE);
+  }
+
+  /** Reports that processing failed, or has to wait. Fails as {@link FilaClient#nack} does. */
+  public void nack(String error, NackOptions options) throws FilaException {
+    client.nack(queue(), id(), leaseToken(), error, options);
+  }
+
+  /** Like {@link #nack}, without waiting for the answer. */
+  public CompletableFuture<Void> nackAsync(String error, NackOptions options) {
+    return client.nackAsync(queue(), id(), leaseToken(), error, options);
+  }
+
+  /** Prolongs the lease to the queue's visibility timeout from now, and returns its new end. */
+  public Instant extend() throws FilaException {
+    return extend(null);
+  }
+
+  /** Prolongs the lease to a time from now, and returns its new end. */
+  public Instant extend(Duration duration) throws FilaException {
+    Instant end = client.extend(queue(), id(), leaseToken(), duration);
+    extendedUntil = end;
+    return end;
+  }
+
+  @Override
+  public Instant leaseExpiresAt() {
+    Instant extended = extendedUntil;
+    return extended == null ? super.leaseExpiresAt() : extended;
+  }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+import dev.faisca.fila.internal.v1.NackRequest;
+import java.lang.System.Logger;
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.NoSuchElementException;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * Messages of a queue as the broker leases them, for as long as the consumer is open.
+ *
+ * <p>Iterate over it, {@link #poll} it, or let it call a {@link #listen listener}. Threads may
+ * share it: each iterates with an iterator of its own, and each message goes to one of them. When
+ * the connection is lost the iteration goes on with a new one. What trying again would not cure,
+ * such as {@link QueueNotFoundException}, ends it: once as an error, then as an end.
+ *
+ * <p>Closing it, from any thread, ends the iteration and gives back what arrived but was not handed
+ * out; otherwise those messages would be hidden until their leases end, and count an attempt that
+ * nobody made.
+ */
+public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
+  static final Logger LOG = System.getLogger("dev.faisca.fila");
+
+  // Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown.
+  // First come the frames that have arrived, or are about to; then what gives all of them back.
+  private static final Duration DRAIN = Duration.ofMillis(50);
+  private static final Duration RELEASE = Duration.ofSeconds(1);
+
+  private final Connection connection;
+  private final ConsumeStream stream;
+  // The client's open consumers, of which this is one until it ends.
+  private final Set<Consumer> open;
+
+  Consumer(Connection connection, ConsumeStream stream, Set<Consumer> open) {
+    this.connection = connection;
+    this.stream = stream;
+    this.open = open;
+  }
+
+  /**
+   * The next message, waiting for it up to a time; empty when none came, or when the consumer is
+   * closed. Fails with the error that ended the stream, and with {@link CancelledException} when
+   * the thread is interrupted; neither loses a message.
+   */
+  public Optional<ConsumeMessage> poll(Duration wait) throws FilaException {
+    return Optional.ofNullable(take(wait));
+  }
+
+  /**
+   * An iterator that blocks for messages and ends when the consumer is closed. It throws {@link
+   * UncheckedFilaException}. Once {@code hasNext} was true, the message counts as handed out.
+   */
+  @Override
+  public Iterator<ConsumeMessage> iterator() {
+    return new Messages();
+  }
+
+  /**
+   * Starts a daemon thread that hands every message to a listener, one after the other: the next
+   * one is asked for when the listener has returned. Returns at once.
+   */
+  public Consumer listen(MessageListener listener) {
+    Thread thread = new Thread(() -> deliver(listener), "fila-consumer");
+    thread.setDaemon(true);
+    thread.start();
+    return this;
+  }
+
+  /** Whether it was closed, or has failed for good. */
+  public boolean isClosed() {
+    return stream.isClosed();
+  }
+
+  /** Ends the stream and gives back what was not handed out, in about a second. Harmless twice. */
+  @Override
+  public void close() {
+    close(List.of(this));
+  }
+
+  /** Closes many in the time of one. */
+  static void close(Collection<Consumer> consumers) {
+    boolean isDraining = false;
+    for (Consumer consumer : consumers) {
+      isDraining |= consumer.stream.drain();
+    }
+    if (isDraining) {
+      pause(DRAIN);
+    }
+    CompletableFuture<?>[] releases =
+        consumers.stream().map(Consumer::release).toArray(CompletableFuture<?>[]::new);
+    try {
+      CompletableFuture.allOf(releases).get(RELEASE.toMillis(), TimeUnit.MILLISECONDS);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+    } catch (ExecutionException | TimeoutException error) {
+      LOG.log(Level.DEBUG, "messages not given back, their leases will end", error);
+    }
+  }
+
+  private static void pause(Duration duration) {
+    try {
+      Thread.sleep(duration.toMillis());
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+    }
+  }
+
+  private CompletableFuture<?> release() {
+    open.remove(this);
+    Bulk.Splitter<NackRequest> splitter =
+        new Bulk.Splitter<>(stream.end().stream().map(Wire::release).iterator());
+    CompletableFuture<?> all = CompletableFuture.completedFuture(null);
+    for (var batch = splitter.next(); !batch.isEmpty(); batch = splitter.next()) {
+      var request = connection.send(Wire.NACK.call(batch), Connection.deadline(RELEASE), Map.of());
+      all = CompletableFuture.allOf(all, request);
+    }
+    return all;
+  }
+
+  private ConsumeMessage take(Duration wait) throws FilaException {
+    try {
+      return stream.take(wait);
+    } catch (FilaException error) {
+      if (stream.isClosed()) {
+        open.remove(this);
+      }
+      throw error;
+    }
+  }
+
+  private void deliver(MessageListener listener) {
+    try {
+      for (var message = take(null); message != null; message = take(null)) {
+        deliver(listener, message);
+      }
+      listener.onEnd();
+    } catch (FilaException error) {
+      listener.onError(error);
+    }
+  }
+
+  private static void deliver(MessageListener listener, ConsumeMessage message) {
+    try {
+      listener.onMessage(message);
+    } catch (Exception error) {
+      String text = error.getMessage() == null ? error.getClass().getName() : error.getMessage();
+      // Nobody could do anything about a nack that fails; the lease ends then.
+      message.nackAsync(text, NackOptions.NONE);
+    }
+  }
+
+  private final class Messages implements Iterator<ConsumeMessage> {
+    private ConsumeMessage held;
+
+    @Override
+    public boolean hasNext() {
+      try {
+        held = held == null ? take(null) : held;
+      } catch (FilaException error) {
+        throw new UncheckedFilaException(error);
+      }
+      return held != null;
+    }
+
+    @Override
+    public ConsumeMessage next() {
+      if (!hasNext()) {
+        throw new NoSuchElementException("the consumer is closed");
+      }
+      ConsumeMessage message = held;
+      held = null;
+      return message;
+    }
+  }
+}

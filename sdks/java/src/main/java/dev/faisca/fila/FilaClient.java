@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+import dev.faisca.fila.internal.v1.AckRequest;
+import dev.faisca.fila.internal.v1.EnqueueRequest;
+import dev.faisca.fila.internal.v1.LeaseExtension;
+import dev.faisca.fila.internal.v1.NackRequest;
+import io.grpc.Deadline;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
+
+/**
+ * A connection to a broker. Every method names one call; building, sending, batching and reading
+ * are the business of other classes.
+ *
+ * <p>Safe to share among threads: their concurrent calls travel in shared batches. It connects with
+ * its first call. Methods block, and throw a {@link FilaException} of the kind that says what
+ * happened; interrupting the thread gives a call up with {@link CancelledException} and leaves the
+ * interrupt flag set. What ends in {@code Async} returns at once; its future fails with a {@link
+ * FilaException} as the cause, and cancelling it gives the call up.
+ *
+ * <p>Null stands for what the caller leaves to the broker, where a method says so or takes options.
+ */
+public final class FilaClient implements AutoCloseable {
+  private final Connection connection;
+  private final Duration timeout;
+  private final Coalescer<EnqueueRequest, String> enqueues;
+  private final Coalescer<AckRequest, Void> acks;
+  private final Coalescer<NackRequest, Void> nacks;
+  private final Coalescer<LeaseExtension, Instant> extensions;
+  private final Set<Consumer> consumers;
+
+  FilaClient(ClientOptions options) {
+    this.connection = new Connection(options);
+    this.timeout = options.timeout();
+    this.enqueues = new Coalescer<>(Wire.ENQUEUE, connection);
+    this.acks = new Coalescer<>(Wire.ACK, connection);
+    this.nacks = new Coalescer<>(Wire.NACK, connection);
+    this.extensions = new Coalescer<>(Wire.EXTEND, connection);
+    this.consumers = ConcurrentHashMap.newKeySet();
+  }
+
+  private FilaClient(FilaClient other, Duration timeout) {
+    this.connection = other.connection;
+    this.timeout = timeout;
+    this.enqueues = other.enqueues;
+    this.acks = other.acks;
+    this.nacks = other.nacks;
+    this.extensions = other.extensions;
+    this.consumers = other.consumers;
+  }
+
+  /** Begins a client; {@code FilaClient.builder().target("127.0.0.1:5555").build()}. */
+  public static FilaClientBuilder builder() {
+    return new FilaClientBuilder();
+  }
+
+  /** The version of this package. */
+  public static String version() {
+    return Channels.version();
+  }
+
+  /**
+   * This client with another deadline for its requests. Both share everything, so closing one
+   * closes the other. A time that is not positive has passed before anything is sent.
+   */
+  public FilaClient withTimeout(Duration timeout) {
+    return new FilaClient(this, timeout);
+  }
+
+  /** Ends consumers and calls under way. Afterwards every call fails; harmless twice. */
+  @Override
+  public void close() {
+    Consumer.close(List.copyOf(consumers));
+    connection.close();
+  }
+
+  @Override
+  public String toString() {
+    return "FilaClient(" + connection.options().target() + ")";
+  }
+
+  Coalescer<EnqueueRequest, String> enqueues() {
+    return enqueues;
+  }
+
+  // --- Produce ----------------------------------------------------------------------------------
+
+  /** Stores one message with these headers, and returns its id; see the other form. */
+  public String enqueue(String queue, Map<String, String> headers, byte[] payload)
+      throws FilaException {
+    return enqueue(EnqueueMessage.to(queue).headers(headers).payload(payload).build());
+  }
+
+  /**
+   * Stores one message and returns its id.
+   *
+   * <p>{@link UnavailableException}, {@link DeadlineExceededException} and {@link
+   * StorageFailedException} leave open whether it was stored. With an idempotency key it is sent
+   * again while the broker is away, up to the deadline.
+   */
+  public String enqueue(EnqueueMessage message) throws FilaException {
+    return Connection.await(enqueueAsync(message));
+  }
+
+  /** Like {@link #enqueue}, without waiting for the answer. */
+  public CompletableFuture<String> enqueueAsync(EnqueueMessage message) {
+    Map<String, String> trace = Tracing.current();
+    Item<EnqueueRequest> item = Wire.enqueue(message, trace);
+    Deadline deadline = Connection.deadline(timeout);
+    return Retrying.start(
+        connection, item.isRepeatable(), deadline, () -> enqueues.submit(item, deadline, trace));
+  }
+
+  /**
+   * Stores many messages in order, possibly in several queues; one result per message.
+   *
+   * <p>They travel in as few requests as fit, one after the other, each with its own deadline. A
+   * request that fails as a whole fails its messages and all that follow; it is sent again while
+   * the broker is away if all its messages have idempotency keys.
+   */
+  public List<EnqueueResult> enqueueMany(Iterable<EnqueueMessage> messages) throws FilaException {
+    Map<String, String> trace = Tracing.current();
+    List<EnqueueResult> results = new ArrayList<>();
+    for (Outcome<EnqueueResult> outcome :
+        sendAll(Wire.ENQUEUE_MANY, messages, message -> Wire.enqueue(message, trace))) {
+      results.add(
+          outcome.error() == null
+              ? outcome.value()
+              : new EnqueueResult("", false, outcome.error()));
+    }
+    return results;
+  }
+
+  // --- Consume ----------------------------------------------------------------------------------
+
+  /** Messages of a queue as they become ready; see the other form. */
+  public Consumer consume(String queue) throws FilaException {
+    return consume(queue, ConsumeOptions.DEFAULT);
+  }
+
+  /**
+   * Messages of a queue as they become ready, for as long as the consumer is open. The stream is
+   * opened by the first wish for a message, which is also where an unknown queue is reported.
+   */
+  public Consumer consume(String queue, ConsumeOptions options) throws FilaException {
+    ConsumeStream stream = new ConsumeStream(connection, this, Wire.consume(queue, options));
+    Consumer consumer = new Consumer(connection, stream, consumers);
+    consumers.add(consumer);
+    // Not before: a client that is closed meanwhile has to find it in the set.
+    connection.checkOpen();
+    return consumer;
+  }
+
+  /** Leases up to a number of messages, waiting up to a time for the first; may return none. */
+  public List<ConsumeMessage> receive(String queue, int maxMessages, Duration wait)
+      throws FilaException {
+    return receive(queue, maxMessages, wait, null);
+  }
+
+  /** Like the other form, with leases of another length than the queue's visibility timeout. */
+  public List<ConsumeMessage> receive(
+      String queue, int maxMessages, Duration wait, Duration visibilityTimeout)
+      throws FilaException {
+    // The broker may use all of the wait before it begins to answer.
+    return connection.call(
+        Wire.receive(queue, maxMessages, wait, visibilityTimeout, this),
+        wait == null ? timeout : timeout.plus(wait));
+  }
+
+  /**
+   * Reports that a leased message was processed; it is gone.
+   *
+   * <p>Fails with {@link MessageNotFoundException} when it is not leased, and with {@link
+   * LeaseExpiredException} when the token is of an earlier delivery. With a null token the message
+   * id alone decides. Never sent twice: after {@link UnavailableException} the message is gone, or
+   * comes back when its lease ends.
+   */
+  public void ack(String queue, String messageId, String leaseToken) throws FilaException {
+    Connection.await(ackAsync(queue, messageId, leaseToken));
+  }
+
+  /** Like {@link #ack}, without waiting for the answer. */
+  public CompletableFuture<Void> ackAsync(String queue, String messageId, String leaseToken) {
+    return acks.submit(
+        Wire.ack(queue, messageId, leaseToken), Connection.deadline(timeout), Tracing.current());
+  }
+
+  /** Acks many messages; one result for each, in order. */
+  public List<SettleResult> ackMany(Iterable<? extends Message> messages) throws FilaException {
+    return settleAll(Wire.ACK, messages, m -> Wire.ack(m.queue(), m.id(), m.leaseToken()));
+  }
+
+  /**
+   * Reports that processing failed: the message is retried or dead-lettered; with options it is
+   * backpressure instead. Fails as {@link #ack} does.
+   */
+  public void nack(
+      String queue, String messageId, String leaseToken, String error, NackOptions options)
+      throws FilaException {
+    Connection.await(nackAsync(queue, messageId, leaseToken, error, options));
+  }
+
+  /** Like {@link #nack}, without waiting for the answer. */
+  public CompletableFuture<Void> nackAsync(
+      String queue, String messageId, String leaseToken, String error, NackOptions options) {
+    return nacks.submit(
+        Wire.nack(queue, messageId, leaseToken, error, options),
+        Connection.deadline(timeout),
+        Tracing.current());
+  }
+
+  /** Nacks many messages; one result for each, in order. */
+  public List<SettleResult> nackMany(Iterable<? extends Message> messages, String error)
+      throws FilaException {
+    return settleAll(
+        Wire.NACK,
+        messages,
+        m -> Wire.nack(m.queue(), m.id(), m.leaseToken(), error, NackOptions.NONE));
+  }
+
+  /**
+   * Prolongs a lease to a time from now, null for the queue's visibility timeout, and returns its
+   * new end. Fails as {@link #ack} does.
+   */
+  public Instant extend(String queue, String messageId, String leaseToken, Duration duration)
+      throws FilaException {
+    return Connection.await(
+        extensions.submit(
+            Wire.extend(queue, messageId, leaseToken, duration),
+            Connection.deadline(timeout),
+            Tracing.current()));
+  }
+
+  // --- Queues -----------------------------------------------------------------------------------
+
+  /** Creates a queue and its dead-letter queue, and returns the latter's name. */
+  public String createQueue(String name) throws FilaException {
+    return createQueue(name, QueueSettings.NONE);
+  }
+
+  /** Like the other form, with settings. */
+  public String createQueue(String name, QueueSettings settings) throws FilaException {
+    return connection.call(Admin.createQueue(name, settings), timeout);
+  }
+
+  /** Changes the settings that are set, and returns all of them. */
+  public QueueConfig updateQueue(String queue, QueueSettings settings) throws FilaException {
+    return connection.call(Admin.updateQueue(queue, settings), timeout);
+  }
+
+  /** Removes a queue and everything in it. */
+  public void deleteQueue(String queue) throws FilaException {
+    connection.call(Admin.deleteQueue(queue), timeout);
+  }
+
+  /** All queues by name. */
+  public List<QueueInfo> listQueues() throws FilaException {
+    return connection.call(Admin.listQueues(), timeout);
+  }
+
+  /** Counts, scheduling state and settings of a queue. */
+  public QueueStats stats(String queue) throws FilaException {
+    return stats(queue, 0);
+  }
+
+  /** Like the other form, with a number of fairness keys to list, busiest first; 0 means 100. */
+  public QueueStats stats(String queue, int maxKeys) throws FilaException {
+    return connection.call(Admin.stats(queue, maxKeys), timeout);
+  }
+
+  /** Shows messages without leasing them, oldest first. */
+  public PeekPage peek(String queue, PeekOptions options) throws FilaException {
+    return connection.call(Admin.peek(queue, options), timeout);
+  }
+
+  /** Drops pending and delayed messages, of a fairness key if not null, and returns how many. */
+  public long purge(String queue, String fairnessKey) throws FilaException {
+    return connection.call(Admin.purge(queue, fairnessKey), timeout);
+  }
+
+  /** Stops deliveries of a queue, or of one fairness key if not null; enqueueing goes on. */
+  public void pause(String queue, String fairnessKey) throws FilaException {
+    connection.call(Admin.pause(queue, fairnessKey), timeout);
+  }
+
+  /** Starts deliveries of a queue, or of one fairness key if not null, again. */
+  public void resume(String queue, String fairnessKey) throws FilaException {
+    connection.call(Admin.resume(queue, fairnessKey), timeout);
+  }
+
+  /** Moves dead letters back to where they came from, oldest first, and returns how many. */
+  public long redrive(String dlq, RedriveOptions options) throws FilaException {
+    return connection.call(Admin.redrive(dlq, options), timeout);
+  }
+
+  /** Drops one message; fails with {@link MessageLeasedException} when it is leased. */
+  public void cancel(String queue, String messageId) throws FilaException {
+    connection.call(Admin.cancel(queue, messageId), timeout);
+  }
+
+  /** Says why a fairness key waits, and for how long. */
+  public Explanation explainKey(String queue, String fairnessKey) throws FilaException {
+    return connection.call(Admin.explain(queue, fairnessKey, null), timeout);
+  }
+
+  /** Says why a message waits, and for how long. */
+  public Explanation explainMessage(String queue, String messageId) throws FilaException {
+    return connection.call(Admin.explain(queue, null, messageId), timeout);
+  }
+
+  // --- Runtime configuration --------------------------------------------------------------------
+
+  /** Sets one entry, in force at once; limits such as {@code throttle:<key>:rate} are entries. */
+  public void setConfig(String key, String value) throws FilaException {
+    connection.call(Admin.setConfig(key, value), timeout);
+  }
+
+  /** Reads one entry; fails with {@link ConfigNotFoundException} when there is none. */
+  public String getConfig(String key) throws FilaException {
+    return connection.call(Admin.getConfig(key), timeout);
+  }
+
+  /** Removes one entry, and the limit that it set. */
+  public void deleteConfig(String key) throws FilaException {
+    connection.call(Admin.deleteConfig(key), timeout);
+  }
+
+  /** The entries whose keys start with a prefix, by key. */
+  public Map<String, String> listConfig(String prefix) throws FilaException {
+    return connection.call(Admin.listConfig(prefix), timeout);
+  }
+
+  // --- API keys ---------------------------------------------------------------------------------
+
+  /** Creates an API key that does not expire, and returns its secret, this once. */
+  public NewApiKey createApiKey(String name, List<AclEntry> acl) throws FilaException {
+    return createApiKey(name, acl, null, false);
+  }
+
+  /** Like the other form, with a time at which it stops working, or for one who may do anything. */
+  public NewApiKey createApiKey(
+      String name, List<AclEntry> acl, Instant expiresAt, boolean isSuperadmin)
+      throws FilaException {
+    return connection.call(Access.createApiKey(name, acl, expiresAt, isSuperadmin), timeout);
+  }
+
+  /** Makes an API key useless at once. */
+  public void revokeApiKey(String keyId) throws FilaException {
+    connection.call(Access.revokeApiKey(keyId), timeout);
+  }
+
+  /** All API keys, without secrets. */
+  public List<ApiKeyInfo> listApiKeys() throws FilaException {
+    return connection.call(Access.listApiKeys(), timeout);
+  }
+
+  /** Replaces what an API key may do. */
+  public void setAcl(String keyId, List<AclEntry> acl) throws FilaException {
+    connection.call(Access.setAcl(keyId, acl), timeout);
+  }
+
+  /** Reads what an API key may do. */
+  public Acl getAcl(String keyId) throws FilaException {
+    return connection.call(Access.getAcl(keyId), timeout);
+  }
+
+  // --- Many at a time ---------------------------------------------------------------------------
+
+  private <M, I, T> List<Outcome<T>> sendAll(
+      BatchRpc<I, T> rpc, Iterable<? extends M> things, Function<M, Item<I>> encode)
+      throws FilaException {
+    Iterator<? extends M> left = things.iterator();
+    Iterator<Item<I>> items =
+        new Iterator<>() {
+          @Override
+          public boolean hasNext() {
+            return left.hasNext();
+          }
+
+          @Override
+          public Item<I> next() {
+            return encode.apply(left.next());
+          }
+        };
+    return Bulk.send(connection, rpc, items, timeout);
+  }
+
+  private <I> List<SettleResult> settleAll(
+      BatchRpc<I, Void> rpc,
+      Iterable<? extends Message> messages,
+      Function<Message, Item<I>> encode)
+      throws FilaException {
+    List<String> ids = new ArrayList<>();
+    List<Outcome<Void>> outcomes =
+        sendAll(
+            rpc,
+            messages,
+            (Message message) -> {
+              ids.add(message.id());
+              return encode.apply(message);
+            });
+    List<SettleResult> results = new ArrayList<>(ids.size());
+    for (int index = 0; index < ids.size(); index++) {
+      results.add(new SettleResult(ids.get(index), outcomes.get(index).error()));
+    }
+    return results;
+  }
+}

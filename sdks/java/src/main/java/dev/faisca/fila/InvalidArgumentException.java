@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+/** A field is missing, malformed or out of range. */
+public sealed class InvalidArgumentException extends FilaException
+    permits InvalidScriptException, NotADeadLetterQueueException, MessageTooLargeException {
+  private static final long serialVersionUID = 1L;
+
+  InvalidArgumentException(Failure failure) {
+    this("a field is missing, malformed or out of range", failure);
+  }
+
+  InvalidArgumentException(String meaning, Failure failure) {
+    super(meaning, failure);
+  }
+}

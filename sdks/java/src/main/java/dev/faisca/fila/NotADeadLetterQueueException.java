@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+package dev.faisca.fila;
+
+/** The queue is not a dead-letter queue. */
+public final class NotADeadLetterQueueException extends InvalidArgumentException {
+  private static final long serialVersionUID = 1L;
+
+  NotADeadLetterQueueException(Failure failure) {
+    super("the queue is not a dead-letter queue", failure);
+  }
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! The RPCs that take many items and answer each on its own, and calls that need several of them.
+//!
+//! A call that is too large for one request is split, sent one request after the other, and put
+//! together again. Never two requests at once, so that messages are stored in the order of the
+//! list; and nothing is sent after a request that failed as a whole.
+
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+use crate::connection::{Connection, Service, deadline_after};
+use crate::error::{Error, Result};
+use crate::message::{Enqueued, moment};
+use crate::proto;
+use crate::tracing::Trace;
+
+// A batch holds the broker's engine: a thousand messages for some 15 ms, which others wait behind.
+pub(crate) const BATCH_ITEMS_MAX: usize = 1_000;
+// Below gRPC's customary 4 MiB, so that any broker takes it. A larger message travels alone.
+pub(crate) const BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+pub(crate) type Answers<T> = Vec<Result<T, proto::ItemError>>;
+
+/// One batch RPC.
+pub(crate) trait Batch: 'static {
+    type Item: Message + Clone + 'static;
+    type Request: Message;
+    type Output: Send + 'static;
+
+    fn request(items: Vec<Self::Item>) -> Self::Request;
+
+    fn send(
+        service: Service,
+        request: Request<Self::Request>,
+    ) -> impl Future<Output = Result<Response<Answers<Self::Output>>, Status>> + Send;
+
+    /// The queue, and the message where the item names one: what an error should name.
+    fn subject(item: &Self::Item) -> (&str, Option<&str>);
+
+    /// Whether an item may be sent again after a failure that leaves open if it was applied.
+    fn is_repeatable(_item: &Self::Item) -> bool {
+        false
+    }
+}
+
+pub(crate) struct Enqueue;
+pub(crate) struct Ack;
+pub(crate) struct Nack;
+pub(crate) struct Extend;
+
+impl Batch for Enqueue {
+    type Item = proto::EnqueueRequest;
+    type Request = proto::EnqueueBatchRequest;
+    type Output = Enqueued;
+
+    fn request(messages: Vec<Self::Item>) -> Self::Request {
+        proto::EnqueueBatchRequest { messages }
+    }
+
+    async fn send(
+        mut service: Service,
+        request: Request<Self::Request>,
+    ) -> Result<Response<Answers<Enqueued>>, Status> {
+        let read = |result: proto::EnqueueResult| match result.error {
+            Some(error) => Err(error),
+            None => Ok(Enqueued { message_id: result.message_id, duplicate: result.duplicate }),
+        };
+        let response = service.enqueue_batch(request).await?;
+        Ok(response.map(|batch| batch.results.into_iter().map(read).collect()))
+    }
+
+    fn subject(item: &Self::Item) -> (&str, Option<&str>) {
+        (&item.queue, None)
+    }
+
+    fn is_repeatable(item: &Self::Item) -> bool {
+        !item.idempotency_key.is_empty()
+    }
+}
+
+impl Batch for Ack {
+    type Item = proto::AckRequest;
+    type Request = proto::AckBatchRequest;
+    type Output = ();
+
+    fn request(acks: Vec<Self::Item>) -> Self::Request {
+        proto::AckBatchRequest { acks }
+    }
+
+    async fn send(
+        mut service: Service,
+        request: Request<Self::Request>,
+    ) -> Result<Response<Answers<()>>, Status> {
+        Ok(service.ack_batch(request).await?.map(|batch| settled(batch.results)))
+    }
+
+    fn subject(item: &Self::Item) -> (&str, Option<&str>) {
+        (&item.queue, Some(&item.message_id))
+    }
+}
+
+impl Batch for Nack {
+    type Item = proto::NackRequest;
+    type Request = proto::NackBatchRequest;
+    type Output = ();
+
+    fn request(nacks: Vec<Self::Item>) -> Self::Request {
+        proto::NackBatchRequest { nacks }
+    }
+
+    async fn send(
+        mut service: Service,
+        request: Request<Self::Request>,
+    ) -> Result<Response<Answers<()>>, Status> {
+        Ok(service.nack_batch(request).await?.map(|batch| settled(batch.results)))
+    }
+
+    fn subject(item: &Self::Item) -> (&str, Option<&str>) {
+        (&item.queue, Some(&item.message_id))
+    }
+}
+
+impl Batch for Extend {
+    type Item = proto::LeaseExtension;
+    type Request = proto::ExtendLeaseRequest;
+    type Output = Option<SystemTime>;
+
+    fn request(extensions: Vec<Self::Item>) -> Self::Request {
+        proto::ExtendLeaseRequest { extensions }
+    }
+
+    async fn send(
+        mut service: Service,
+        request: Request<Self::Request>,
+    ) -> Result<Response<Answers<Option<SystemTime>>>, Status> {
+        let read = |result: proto::ExtendLeaseResult| match result.error {
+            Some(error) => Err(error),
+            None => Ok(moment(result.lease_expires_at)),
+        };
+        let response = service.extend_lease(request).await?;
+        Ok(response.map(|batch| batch.results.into_iter().map(read).collect()))
+    }
+
+    fn subject(item: &Self::Item) -> (&str, Option<&str>) {
+        (&item.queue, Some(&item.message_id))
+    }
+}
+
+fn settled(results: Vec<proto::ItemResult>) -> Answers<()> {
+    results.into_iter().map(|result| result.error.map_or(Ok(()), Err)).collect()
+}
+
+/// Sends one request. One outcome per item in order, or the failure of all of them; neither names
+/// what it is about.
+pub(crate) async fn send_batch<B: Batch>(
+    connection: &Connection,
+    items: Vec<B::Item>,
+    deadline: Instant,
+    trace: &Trace,
+) -> Result<Vec<Result<B::Output>>> {
+    let count = items.len();
+    let answers = connection.attempt(B::request(items), deadline, trace, B::send).await?;
+    if answers.len() != count {
+        let given = answers.len();
+        return Err(Error::internal(&format!("the broker gave {given} results for {count} items")));
+    }
+    let typed = |answer: Result<B::Output, proto::ItemError>| {
+        answer.map_err(|item| Error::from_item(&item, &connection.redacted(&item.message)))
+    };
+    Ok(answers.into_iter().map(typed).collect())
+}
+
+/// Sends all items, each request with a deadline of its own; one outcome for each item, in order.
+pub(crate) async fn send_many<B: Batch>(
+    connection: &Connection,
+    items: impl Iterator<Item = B::Item>,
+    timeout: Duration,
+) -> Result<Vec<Result<B::Output>>> {
+    connection.check_open()?;
+    let mut items = items.peekable();
+    let mut outcomes = Vec::new();
+    let mut failure: Option<Error> = None;
+    while let Some(batch) = next_batch(&mut items) {
+        let subjects: Vec<_> = batch.iter().map(subject_of::<B>).collect();
+        let answers = match &failure {
+            Some(error) => Err(error.clone()),
+            None => send_once_or_again::<B>(connection, batch, deadline_after(timeout)).await,
+        };
+        let about = |error: Error, (queue, message_id): &Subject| {
+            error.about(Some(queue), message_id.as_deref())
+        };
+        match answers {
+            Ok(answers) => outcomes.extend(
+                answers
+                    .into_iter()
+                    .zip(&subjects)
+                    .map(|(answer, subject)| answer.map_err(|error| about(error, subject))),
+            ),
+            Err(error) => {
+                let all = subjects.iter().map(|subject| Err(about(error.clone(), subject)));
+                outcomes.extend(all);
+                failure.get_or_insert_with(|| not_sent(&error));
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+type Subject = (String, Option<String>);
+
+fn subject_of<B: Batch>(item: &B::Item) -> Subject {
+    let (queue, message_id) = B::subject(item);
+    (queue.to_owned(), message_id.map(str::to_owned))
+}
+
+fn not_sent(error: &Error) -> Error {
+    let text = format!("not sent, because an earlier request of this call failed: {error}");
+    error.clone().with_text(text)
+}
+
+async fn send_once_or_again<B: Batch>(
+    connection: &Connection,
+    batch: Vec<B::Item>,
+    deadline: Instant,
+) -> Result<Vec<Result<B::Output>>> {
+    let trace = Trace::current();
+    if !batch.iter().all(B::is_repeatable) {
+        return send_batch::<B>(connection, batch, deadline, &trace).await;
+    }
+    let send = || send_batch::<B>(connection, batch.clone(), deadline, &trace);
+    connection.retrying(deadline, send).await
+}
+
+/// The next items that fit into one request; none when there are no more.
+fn next_batch<T: Message>(
+    items: &mut std::iter::Peekable<impl Iterator<Item = T>>,
+) -> Option<Vec<T>> {
+    let first = items.next()?;
+    let mut size = first.encoded_len();
+    let mut batch = vec![first];
+    while batch.len() < BATCH_ITEMS_MAX {
+        let fits = |item: &T| {
+            size += item.encoded_len();
+            size <= BATCH_BYTES_MAX
+        };
+        match items.next_if(fits) {
+            Some(item) => batch.push(item),
+            None => break,
+        }
+    }
+    Some(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(payload_bytes: usize) -> proto::EnqueueRequest {
+        proto::EnqueueRequest { payload: vec![0; payload_bytes], ..Default::default() }
+    }
+
+    fn sizes(items: Vec<proto::EnqueueRequest>) -> Vec<usize> {
+        let mut items = items.into_iter().peekable();
+        std::iter::from_fn(|| next_batch(&mut items)).map(|batch| batch.len()).collect()
+    }
+
+    #[test]
+    fn batches_are_split_by_count() {
+        assert_eq!(sizes(vec![item(1); 2_500]), [1_000, 1_000, 500]);
+        assert_eq!(sizes(Vec::new()), [0; 0]);
+    }
+
+    #[test]
+    fn batches_are_split_by_bytes() {
+        assert_eq!(sizes(vec![item(400_000); 5]), [2, 2, 1]);
+    }
+
+    #[test]
+    fn a_message_larger_than_a_batch_travels_alone() {
+        assert_eq!(sizes(vec![item(1), item(BATCH_BYTES_MAX), item(1)]), [1, 1, 1]);
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! One gRPC channel: how it is set up, what every call carries, and what its failures mean.
+//!
+//! The channel connects with its first call, and again with the first one after it was lost.
+//! Nothing here knows which calls exist or what they are for; a call comes as a function of its
+//! stub.
+
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Response, Status, TimeoutExpired};
+
+use crate::error::{Error, Result};
+use crate::options::{Backoff, ClientBuilder, DEFAULT_TARGET, TlsOptions};
+use crate::proto::fila_admin_client::FilaAdminClient;
+use crate::proto::fila_service_client::FilaServiceClient;
+use crate::tracing::Trace;
+
+pub(crate) type Service = FilaServiceClient<Channel>;
+pub(crate) type Admin = FilaAdminClient<Channel>;
+
+// Below the 60 s after which NAT tables and load balancers forget idle connections, and above the
+// interval from which the broker takes pings for a flood.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+// With the above, a silent peer is noticed before a default lease of 30 s ends.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+// The time limit of one attempt to connect, TLS handshake included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+// A clock cannot count to the end of time; nobody waits for longer than this.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+const USER_AGENT: &str = concat!("fila-rust/", env!("CARGO_PKG_VERSION"));
+// How tonic's decoder says that an answer exceeds the size limit. Its status is not the one that
+// gRPC has for it, and nothing else tells it from a status of the peer's.
+const TOO_LARGE: &str = "Error, decoded message length too large";
+const REASON_TRAILER: &str = "fila-reason";
+const REDACTED: &str = "[redacted]";
+
+/// A generated client that can be made for a channel.
+pub(crate) trait Stub {
+    fn on(channel: Channel, max_message_bytes: usize) -> Self;
+}
+
+impl Stub for Service {
+    fn on(channel: Channel, max_message_bytes: usize) -> Self {
+        Self::new(channel).max_decoding_message_size(max_message_bytes)
+    }
+}
+
+impl Stub for Admin {
+    fn on(channel: Channel, max_message_bytes: usize) -> Self {
+        Self::new(channel).max_decoding_message_size(max_message_bytes)
+    }
+}
+
+struct ApiKey {
+    secret: String,
+    header: MetadataValue<Ascii>,
+}
+
+/// A broker's address, a channel to it, and everything that calls have in common.
+pub(crate) struct Connection {
+    pub(crate) target: String,
+    pub(crate) backoff: Backoff,
+    pub(crate) runtime: Handle,
+    // None once it is closed, so that the last call under way takes the socket with it.
+    channel: Mutex<Option<Channel>>,
+    closed: watch::Sender<bool>,
+    api_key: Option<ApiKey>,
+    max_message_bytes: usize,
+    courtesies: Mutex<JoinSet<()>>,
+}
+
+impl Connection {
+    /// Checks the options that need the network's view. Connects with the first call.
+    pub(crate) fn new(options: &ClientBuilder) -> Result<Self> {
+        check_target(&options.target)?;
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", options.target))
+            .and_then(|endpoint| endpoint.user_agent(USER_AGENT))
+            .map_err(|_| not_a_target(&options.target))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        let endpoint = match &options.tls {
+            Some(tls) => endpoint
+                .tls_config(tls_config(tls)?)
+                .map_err(|error| Error::invalid(&format!("tls: {}", chain(&error))))?,
+            None => endpoint,
+        };
+        Ok(Self {
+            target: options.target.clone(),
+            backoff: options.backoff,
+            runtime: Handle::current(),
+            channel: Mutex::new(Some(endpoint.connect_lazy())),
+            closed: watch::Sender::new(false),
+            api_key: options.api_key.as_deref().map(api_key).transpose()?,
+            max_message_bytes: options.max_message_bytes,
+            courtesies: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if *self.closed.borrow() { Err(Error::client_closed()) } else { Ok(()) }
+    }
+
+    /// tonic has a limit for requests too, but reports it as a failure of the transport.
+    fn check_size(&self, size: usize) -> Result<()> {
+        let limit = self.max_message_bytes;
+        if size <= limit {
+            return Ok(());
+        }
+        let text = format!("the request has {size} bytes; the limit of this client is {limit}");
+        Err(Error::from_status("RESOURCE_EXHAUSTED", None, &text, None))
+    }
+
+    /// A stub for one call. Fails when the client is closed.
+    pub(crate) fn stub<S: Stub>(&self) -> Result<S> {
+        let channel = locked(&self.channel).clone().ok_or_else(Error::client_closed)?;
+        Ok(S::on(channel, self.max_message_bytes))
+    }
+
+    /// A request with what travels beside it: the API key and the trace context.
+    pub(crate) fn request<T>(&self, message: T, trace: &Trace) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(key) = &self.api_key {
+            request.metadata_mut().insert("authorization", key.header.clone());
+        }
+        trace.add_to_metadata(request.metadata_mut());
+        request
+    }
+
+    /// Sends one request and waits for the answer, until the deadline or until the client is
+    /// closed.
+    pub(crate) async fn attempt<S, Req, Res, F, Fut>(
+        &self,
+        message: Req,
+        deadline: Instant,
+        trace: &Trace,
+        invoke: F,
+    ) -> Result<Res>
+    where
+        S: Stub,
+        Req: Message,
+        F: FnOnce(S, Request<Req>) -> Fut,
+        Fut: Future<Output = Result<Response<Res>, Status>>,
+    {
+        let stub = self.stub()?;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(Error::too_late("the deadline passed before the request was sent"));
+        }
+        self.check_size(message.encoded_len())?;
+        let mut request = self.request(message, trace);
+        request.set_timeout(remaining);
+        tokio::select! {
+            biased;
+            () = self.closing() => Err(Error::client_closed()),
+            answer = tokio::time::timeout_at(deadline, invoke(stub, request)) => match answer {
+                Ok(Ok(response)) => Ok(response.into_inner()),
+                Ok(Err(status)) => Err(self.failure(status)),
+                Err(_) => Err(Error::too_late("")),
+            },
+        }
+    }
+
+    /// Calls `send` again while the broker is away, for as long as the deadline allows.
+    pub(crate) async fn retrying<T, F, Fut>(&self, deadline: Instant, send: F) -> Result<T>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        let mut attempts = 0;
+        loop {
+            let error = match send().await {
+                Err(error) if error.is_unavailable() => error,
+                outcome => return outcome,
+            };
+            let next = Instant::now() + self.backoff.delay(attempts, chance());
+            if next >= deadline {
+                return Err(error);
+            }
+            attempts += 1;
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                () = self.closing() => {}
+            }
+        }
+    }
+
+    /// What a failed call means. The cause is kept, unless the peer's text holds the API key.
+    pub(crate) fn failure(&self, status: Status) -> Error {
+        if *self.closed.borrow() {
+            return Error::client_closed();
+        }
+        let text = match std::error::Error::source(&status) {
+            Some(source) => chain(source),
+            None => status.message().to_owned(),
+        };
+        let redacted = self.redacted(&text);
+        let code = code_of(&status);
+        let reason = status
+            .metadata()
+            .get(REASON_TRAILER)
+            .and_then(|reason| reason.to_str().ok())
+            .map(str::to_owned);
+        let is_secret = redacted != text;
+        let source = if is_secret { None } else { Some(Arc::new(status) as _) };
+        Error::from_status(code, reason, &redacted, source)
+    }
+
+    /// The peer's text without the API key.
+    pub(crate) fn redacted(&self, text: &str) -> String {
+        match &self.api_key {
+            Some(key) => text.replace(&key.secret, REDACTED),
+            None => text.to_owned(),
+        }
+    }
+
+    /// Runs something in the background that is soon over and that `close` waits for.
+    pub(crate) fn spawn_courtesy(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut courtesies = locked(&self.courtesies);
+        while courtesies.try_join_next().is_some() {}
+        courtesies.spawn_on(work, &self.runtime);
+    }
+
+    /// Ends every call under way. Harmless twice.
+    pub(crate) async fn close(&self) {
+        let courtesies = std::mem::take(&mut *locked(&self.courtesies));
+        courtesies.join_all().await;
+        self.closed.send_replace(true);
+        locked(&self.channel).take();
+    }
+
+    async fn closing(&self) {
+        // The sender is this connection's own, so this cannot fail.
+        let _ = self.closed.subscribe().wait_for(|is_closed| *is_closed).await;
+    }
+}
+
+/// The moment a call that begins now has to be over.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(TIMEOUT_MAX)
+}
+
+/// A number from 0 to 1 that others cannot foresee, which is all that jitter needs.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn chance() -> f64 {
+    RandomState::new().hash_one(0) as f64 / u64::MAX as f64
+}
+
+/// No code that can panic runs under this crate's locks, so a poisoned one is as good as any.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The status by name. A failure of the transport has an error behind it, and whatever tonic makes
+/// of that one, it means that the broker was not there to answer.
+fn code_of(status: &Status) -> &'static str {
+    let has_timed_out = sources(status).any(|source| source.is::<TimeoutExpired>());
+    match status.code() {
+        _ if has_timed_out => "DEADLINE_EXCEEDED",
+        _ if std::error::Error::source(status).is_some() => "UNAVAILABLE",
+        Code::OutOfRange if status.message().starts_with(TOO_LARGE) => "RESOURCE_EXHAUSTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+fn sources<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+/// An error and its causes as one clause; "transport error" alone would help nobody.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for text in sources(error).map(ToString::to_string) {
+        // Some repeat their cause's text in their own.
+        if !texts.last().is_some_and(|last| last.ends_with(&text)) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}
+
+fn check_target(target: &str) -> Result<()> {
+    let (host, port) = target.rsplit_once(':').ok_or_else(|| not_a_target(target))?;
+    let is_name = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
+    let is_bracketed = host.starts_with('[') && host.ends_with(']');
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
+        && port.parse::<u16>().is_ok_and(|port| port != 0);
+    if is_name && is_port && (is_bracketed || !host.contains(':')) {
+        Ok(())
+    } else {
+        Err(not_a_target(target))
+    }
+}
+
+fn not_a_target(target: &str) -> Error {
+    Error::invalid(&format!(
+        "target \"{target}\" is not host:port, for example \"{DEFAULT_TARGET}\""
+    ))
+}
+
+fn api_key(secret: &str) -> Result<ApiKey> {
+    let mut header: MetadataValue<Ascii> = format!("Bearer {secret}")
+        .parse()
+        .map_err(|_| Error::invalid("api_key cannot be sent in a header"))?;
+    header.set_sensitive(true);
+    Ok(ApiKey { secret: secret.to_owned(), header })
+}
+
+fn tls_config(tls: &TlsOptions) -> Result<ClientTlsConfig> {
+    let mut config = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT);
+    config = match pem("ca_file", tls.ca_file.as_ref())? {
+        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
+        None => config.with_native_roots(),
+    };
+    let cert = pem("cert_file", tls.cert_file.as_ref())?;
+    let key = pem("key_file", tls.key_file.as_ref())?;
+    config = match (cert, key) {
+        (Some(cert), Some(key)) => config.identity(Identity::from_pem(cert, key)),
+        (None, None) => config,
+        _ => {
+            return Err(Error::invalid(
+                "tls cert_file and key_file go together; give both or neither",
+            ));
+        }
+    };
+    Ok(match &tls.server_name {
+        Some(name) => config.domain_name(name),
+        None => config,
+    })
+}
+
+fn pem(option: &str, path: Option<&PathBuf>) -> Result<Option<Vec<u8>>> {
+    let Some(path) = path.map(Path::new) else { return Ok(None) };
+    let shown = path.display();
+    let content = std::fs::read(path).map_err(|error| {
+        let why = error.kind().to_string();
+        Error::invalid(&format!("cannot read tls {option} \"{shown}\": {why}"))
+    })?;
+    // A file of another kind holds no certificate at all, and no error would say so.
+    if !content.windows(11).any(|window| window == b"-----BEGIN ") {
+        return Err(Error::invalid(&format!("tls {option} \"{shown}\" is not a PEM file")));
+    }
+    Ok(Some(content))
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! Client of the Fila message broker.
+//!
+//! ```no_run
+//! use fila::{Client, EnqueueMessage, QueueSettings};
+//!
+//! # async fn run() -> fila::Result<()> {
+//! let client = Client::connect("127.0.0.1:5555").await?;
+//! client.create_queue("orders", QueueSettings::default()).await?;
+//! client.enqueue(EnqueueMessage::new("orders", "hello").header("tenant", "acme")).await?;
+//!
+//! let mut consumer = client.consume("orders").await?;
+//! while let Some(message) = consumer.next().await {
+//!     message?.ack().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Client`] is cheap to clone and safe to share. Concurrent enqueues, acks and nacks of its
+//! clones travel in shared requests; nothing lingers. Every call has a deadline, 5 s unless told
+//! otherwise. What goes wrong is an [`Error`], whose [`kind`](Error::kind) is what to match on.
+//!
+//! The feature `otel` puts the trace context of the active OpenTelemetry span into message headers
+//! and call metadata.
+
+mod access;
+mod admin;
+mod batch;
+mod client;
+mod coalesce;
+mod connection;
+mod consumer;
+mod error;
+mod message;
+mod options;
+mod stats;
+mod tracing;
+
+#[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
+mod proto {
+    include!("proto/fila.v1.rs");
+}
+
+/// The version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub use access::{Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, NewApiKey, Permission};
+pub use admin::{PeekOptions, QueueSettings, RedriveOptions, Subject};
+pub use client::{Client, ReceiveOptions};
+pub use consumer::{ConsumeOptions, Consumer};
+pub use error::{Error, ErrorKind, Result};
+pub use message::{ConsumeMessage, EnqueueMessage, Enqueued, Message, Nack};
+pub use options::{Backoff, ClientBuilder, TlsOptions};
+pub use stats::{
+    Explanation, FairnessKeyStats, HookErrorPolicy, HookStats, MessageState, PeekPage,
+    PeekedMessage, QueueConfig, QueueCounters, QueueInfo, QueueStats, ThrottleKeyStats, WaitKind,
+    WaitReason,
+};

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! What a user may choose about a connection. Checked when a client is made of it; nothing here
+//! connects.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+
+pub(crate) const DEFAULT_TARGET: &str = "127.0.0.1:5555";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+// The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
+const DEFAULT_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+// Doubling stops long before this; the bound keeps the power small after hours of trying.
+const DOUBLINGS_MAX: u32 = 30;
+
+/// Encrypts the connection; with a certificate and its key the client proves itself too (mTLS).
+///
+/// Files are PEM and are read when a client is created.
+#[derive(Clone, Debug, Default)]
+pub struct TlsOptions {
+    /// The certificates to trust; `None` trusts the system's roots.
+    pub ca_file: Option<PathBuf>,
+    /// The client's own certificate, and those between it and its CA. Goes with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of `cert_file`.
+    pub key_file: Option<PathBuf>,
+    /// The name to expect in the broker's certificate if it is not the target's host.
+    pub server_name: Option<String>,
+}
+
+/// How long to wait between attempts.
+///
+/// The ceiling starts at `initial` and doubles up to `maximum`; each wait is a random part of it,
+/// so that the clients of a broker that restarts do not all come back in the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The ceiling of the first wait.
+    pub initial: Duration,
+    /// The ceiling that doubling reaches.
+    pub maximum: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial: Duration::from_millis(100), maximum: Duration::from_secs(5) }
+    }
+}
+
+impl Backoff {
+    /// The wait before retry number `attempt`, counted from 0; `chance` is from 0 to 1.
+    pub(crate) fn delay(&self, attempt: u32, chance: f64) -> Duration {
+        let doubled = self.initial.saturating_mul(1 << attempt.min(DOUBLINGS_MAX));
+        doubled.min(self.maximum).mul_f64(chance)
+    }
+}
+
+/// The options of a [`Client`], set one by one.
+///
+/// ```no_run
+/// # async fn connect() -> fila::Result<()> {
+/// let client = fila::Client::builder()
+///     .target("broker.example:5555")
+///     .timeout(std::time::Duration::from_secs(10))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ClientBuilder {
+    pub(crate) target: String,
+    pub(crate) tls: Option<TlsOptions>,
+    pub(crate) api_key: Option<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) backoff: Backoff,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            target: DEFAULT_TARGET.to_owned(),
+            tls: None,
+            api_key: None,
+            timeout: DEFAULT_TIMEOUT,
+            max_message_bytes: DEFAULT_MESSAGE_BYTES_MAX,
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The broker's `host:port`; `127.0.0.1:5555` unless set.
+    #[must_use]
+    pub fn target(mut self, target: impl Into<String>) -> Self {
+        self.target = target.into();
+        self
+    }
+
+    /// Encrypts the connection; without this it is plain text.
+    #[must_use]
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sent with every call, and never shown by an error or by `Debug`.
+    #[must_use]
+    pub fn api_key(mut self, api_key: impl Into<String>) -> Self {
+        self.api_key = Some(api_key.into());
+        self
+    }
+
+    /// The deadline of every call, 5 s unless set; streams have none.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The largest request and answer, 64 MiB unless set.
+    #[must_use]
+    pub fn max_message_bytes(mut self, max_message_bytes: usize) -> Self {
+        self.max_message_bytes = max_message_bytes;
+        self
+    }
+
+    /// The waits between attempts, from 0.1 s to 5 s unless set.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Checks the options and makes a client of them, which connects with its first call.
+    ///
+    /// Fails with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) and names the option.
+    pub async fn connect(self) -> Result<Client> {
+        self.check()?;
+        Client::open(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.timeout.is_zero() {
+            return Err(Error::invalid("timeout must be positive, got 0"));
+        }
+        let Backoff { initial, maximum } = self.backoff;
+        if initial.is_zero() || initial > maximum {
+            return Err(Error::invalid(&format!(
+                "backoff needs 0 < initial <= maximum, got {initial:?} and {maximum:?}"
+            )));
+        }
+        // A header could not carry other characters, and its error would repeat the key.
+        let is_printable =
+            |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if !self.api_key.as_ref().is_none_or(is_printable) {
+            return Err(Error::invalid(
+                "api_key must be printable ASCII without spaces, and not empty",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ClientBuilder")
+            .field("target", &self.target)
+            .field("tls", &self.tls)
+            .field("has_api_key", &self.api_key.is_some())
+            .field("timeout", &self.timeout)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("backoff", &self.backoff)
+            .finish()
+    }
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! A broker that does what a test tells it: real gRPC over loopback, answers from a script.
+//!
+//! It records what arrived (method, request, metadata, time left), so that tests can look at the
+//! wire and not at the client's inside. It knows methods by name and requests as bytes, so one
+//! handler serves the whole contract. Its runtime is its own, so that stopping it is as sudden as a
+//! crash.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use prost::Message;
+use prost::bytes::{Buf, BufMut};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{Service, http};
+use tonic::metadata::MetadataMap;
+use tonic::server::{Grpc, ServerStreamingService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::{Code, Request, Response, Status};
+
+use crate::proto;
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Script = Arc<dyn Fn(Seen, Out) -> BoxFuture<()> + Send + Sync>;
+
+/// What a machine that is busy with other work may need; a test that waits this long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One call as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub metadata: HashMap<String, String>,
+    pub timeout: Option<Duration>,
+    body: Vec<u8>,
+}
+
+impl Seen {
+    pub fn request<T: Message + Default>(&self) -> T {
+        T::decode(self.body.as_slice()).expect("the request is of another type")
+    }
+}
+
+/// Where a script puts its answers.
+#[derive(Clone)]
+pub struct Out(mpsc::UnboundedSender<Result<Vec<u8>, Status>>);
+
+impl Out {
+    /// Whether there is nobody left to answer does not concern a script.
+    pub fn send(&self, answer: &impl Message) {
+        let _ = self.0.send(Ok(answer.encode_to_vec()));
+    }
+
+    pub fn fail(&self, status: Status) {
+        let _ = self.0.send(Err(status));
+    }
+
+    /// Keeps a stream open until its client ends it.
+    pub async fn idle(&self) {
+        self.0.closed().await;
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    seen: Mutex<Vec<Seen>>,
+    taken: AtomicUsize,
+    scripts: Mutex<HashMap<String, Script>>,
+}
+
+pub struct Broker {
+    pub port: u16,
+    inner: Arc<Inner>,
+    runtime: Option<Runtime>,
+}
+
+impl Broker {
+    /// Answers enqueues, acks and nacks with success, and other calls as scripted.
+    pub fn start() -> Self {
+        Self::on_port(0, None)
+    }
+
+    pub fn with_tls(is_mutual: bool) -> Self {
+        let pair = Identity::from_pem(cert("server.pem"), cert("server.key"));
+        let mut tls = ServerTlsConfig::new().identity(pair);
+        if is_mutual {
+            tls = tls.client_ca_root(Certificate::from_pem(cert("ca.pem")));
+        }
+        Self::on_port(0, Some(tls))
+    }
+
+    pub fn on_port(port: u16, tls: Option<ServerTlsConfig>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let inner = Arc::new(Inner::default());
+        let scripted = Scripted(Arc::clone(&inner));
+        let (bound, address) = std::sync::mpsc::channel();
+        runtime.spawn(async move {
+            let listener = bind(port).await;
+            let _ = bound.send(listener.local_addr().expect("an address").port());
+            let mut server = Server::builder();
+            if let Some(tls) = tls {
+                server = server.tls_config(tls).expect("good certificates");
+            }
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            server.serve_with_incoming(scripted, incoming).await
+        });
+        let port = address.recv_timeout(PATIENCE).expect("the broker did not start");
+        let broker = Self { port, inner, runtime: Some(runtime) };
+        broker.on("EnqueueBatch", |seen, out| async move { out.send(&stored(&seen)) });
+        for method in ["AckBatch", "NackBatch"] {
+            broker.on(method, |seen, out| async move { out.send(&settled(&seen)) });
+        }
+        broker
+    }
+
+    pub fn target(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn on<F, Fut>(&self, method: &str, script: F)
+    where
+        F: Fn(Seen, Out) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let script: Script = Arc::new(move |seen, out| Box::pin(script(seen, out)));
+        self.inner.scripts.lock().expect("a lock").insert(method.to_owned(), script);
+    }
+
+    pub fn answer(&self, method: &str, answer: impl Message + Clone + 'static) {
+        self.on(method, move |_, out| {
+            let answer = answer.clone();
+            async move { out.send(&answer) }
+        });
+    }
+
+    pub fn refuse(&self, method: &str, code: Code, text: &str, reason: Option<&'static str>) {
+        let text = text.to_owned();
+        self.on(method, move |_, out| {
+            let status = refusal(code, &text, reason);
+            async move { out.fail(status) }
+        });
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.inner.seen.lock().expect("a lock").clone()
+    }
+
+    pub fn calls(&self, method: &str) -> Vec<Seen> {
+        self.seen().into_iter().filter(|call| call.method == method).collect()
+    }
+
+    /// Answers that left for the client so far: flow control holds back the rest.
+    pub fn taken(&self) -> usize {
+        self.inner.taken.load(Ordering::SeqCst)
+    }
+
+    /// Messages that the client gave back, without an attempt being counted.
+    pub fn released(&self) -> Vec<String> {
+        let calls = self.calls("NackBatch");
+        let nacks = calls.iter().flat_map(|call| call.request::<proto::NackBatchRequest>().nacks);
+        nacks
+            .map(|nack| {
+                assert_eq!(nack.retry_after_ms, Some(0));
+                assert_eq!(nack.lease_token, format!("token-of-{}", nack.message_id));
+                nack.message_id
+            })
+            .collect()
+    }
+
+    pub async fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "it did not happen in time: {:?}", self.seen());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Elsewhere, because a runtime cannot wait for another one. When it is over, the port
+            // is free and nobody answers.
+            let ending = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+            ending.join().expect("the broker ends");
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn bind(port: u16) -> TcpListener {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            // A broker that was stopped just now may still hold it.
+            Err(error) => assert!(Instant::now() < deadline, "cannot bind {address}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub fn cert_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/certs").join(name)
+}
+
+fn cert(name: &str) -> Vec<u8> {
+    std::fs::read(cert_path(name)).expect("a certificate")
+}
+
+/// The id of a message is its payload, so that tests can tell whose it is.
+pub fn stored(seen: &Seen) -> proto::EnqueueBatchResponse {
+    let messages = seen.request::<proto::EnqueueBatchRequest>().messages;
+    let results = messages.into_iter().map(|message| proto::EnqueueResult {
+        message_id: format!("id-{}", String::from_utf8_lossy(&message.payload)),
+        ..Default::default()
+    });
+    proto::EnqueueBatchResponse { results: results.collect() }
+}
+
+/// Both batch responses look the same on the wire, and both requests hold one field.
+pub fn settled(seen: &Seen) -> proto::AckBatchResponse {
+    let count = seen.request::<proto::AckBatchRequest>().acks.len();
+    proto::AckBatchResponse { results: vec![proto::ItemResult::default(); count] }
+}
+
+pub fn refusal(code: Code, text: &str, reason: Option<&'static str>) -> Status {
+    let mut metadata = MetadataMap::new();
+    if let Some(reason) = reason {
+        metadata.insert("fila-reason", reason.parse().expect("ascii"));
+    }
+    Status::with_metadata(code, text, metadata)
+}
+
+/// A delivered message as the broker would send it.
+pub fn message(id: &str) -> proto::Message {
+    proto::Message {
+        id: id.to_owned(),
+        metadata: Some(proto::MessageMetadata {
+            fairness_key: "default".to_owned(),
+            queue_id: "orders".to_owned(),
+            lease_token: format!("token-of-{id}"),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+pub fn frame(ids: &[&str]) -> proto::ConsumeResponse {
+    proto::ConsumeResponse { messages: ids.iter().map(|id| message(id)).collect() }
+}
+
+#[derive(Clone)]
+struct Scripted(Arc<Inner>);
+
+impl Service<http::Request<Body>> for Scripted {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let path = request.uri().path();
+        let method = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let handler = Handler { inner: Arc::clone(&self.0), method };
+        Box::pin(async move {
+            let mut grpc = Grpc::new(Raw).max_decoding_message_size(64 << 20);
+            Ok(grpc.server_streaming(handler, request).await)
+        })
+    }
+}
+
+struct Handler {
+    inner: Arc<Inner>,
+    method: String,
+}
+
+impl ServerStreamingService<Vec<u8>> for Handler {
+    type Response = Vec<u8>;
+    type ResponseStream = Answers;
+    type Future = BoxFuture<Result<Response<Answers>, Status>>;
+
+    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+        let text = |value: &tonic::metadata::MetadataValue<_>| {
+            value.to_str().unwrap_or_default().to_owned()
+        };
+        let metadata: HashMap<String, String> = request
+            .metadata()
+            .iter()
+            .filter_map(|entry| match entry {
+                tonic::metadata::KeyAndValueRef::Ascii(key, value) => {
+                    Some((key.to_string(), text(value)))
+                }
+                tonic::metadata::KeyAndValueRef::Binary(..) => None,
+            })
+            .collect();
+        let timeout = metadata.get("grpc-timeout").map(|text| parsed_timeout(text));
+        let body = request.into_inner();
+        let seen = Seen { method: self.method.clone(), metadata, timeout, body };
+        self.inner.seen.lock().expect("a lock").push(seen.clone());
+        let script = self.inner.scripts.lock().expect("a lock").get(&self.method).cloned();
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let script = script.ok_or_else(|| Status::unimplemented("not scripted"))?;
+            let (out, mut answers) = mpsc::unbounded_channel();
+            tokio::spawn(script(seen, Out(out)));
+            // As the real one: nothing is sent before the first frame.
+            match answers.recv().await {
+                Some(Err(status)) => Err(status),
+                first => Ok(Response::new(Answers { first, answers, inner })),
+            }
+        })
+    }
+}
+
+struct Answers {
+    inner: Arc<Inner>,
+    first: Option<Result<Vec<u8>, Status>>,
+    answers: mpsc::UnboundedReceiver<Result<Vec<u8>, Status>>,
+}
+
+impl Stream for Answers {
+    type Item = Result<Vec<u8>, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let answer = match self.first.take() {
+            Some(first) => Some(first),
+            None => ready!(self.answers.poll_recv(context)),
+        };
+        self.inner.taken.fetch_add(1, Ordering::SeqCst);
+        Poll::Ready(answer)
+    }
+}
+
+fn parsed_timeout(text: &str) -> Duration {
+    let (number, unit) = text.split_at(text.len() - 1);
+    let number: u64 = number.parse().expect("a number");
+    match unit {
+        "n" => Duration::from_nanos(number),
+        "u" => Duration::from_micros(number),
+        "m" => Duration::from_millis(number),
+        "S" => Duration::from_secs(number),
+        "M" => Duration::from_secs(number * 60),
+        _ => Duration::from_secs(number * 3600),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut item = vec![0; from.remaining()];
+        from.copy_to_slice(&mut item);
+        Ok(Some(item))
+    }
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! A consumer hands out what it was sent, outlives its connection, and ends when it is told to.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use fila::{Backoff, Client, ConsumeOptions, Consumer, ErrorKind, Nack, ReceiveOptions};
+use futures_core::Stream;
+use tokio::time::timeout;
+use tonic::Code;
+
+use crate::broker::{Broker, PATIENCE, frame, message, refusal};
+use crate::proto;
+
+const QUICK: Backoff =
+    Backoff { initial: Duration::from_millis(5), maximum: Duration::from_millis(20) };
+
+async fn quick(broker: &Broker) -> Client {
+    Client::builder().target(broker.target()).backoff(QUICK).connect().await.unwrap()
+}
+
+/// These frames, then an open stream; what this returns is true once the client has left.
+fn frames_then_idle(broker: &Broker, frames: &[&[&str]]) -> Arc<AtomicBool> {
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&has_ended);
+    let frames: Vec<_> = frames.iter().map(|ids| frame(ids)).collect();
+    broker.on("Consume", move |_, out| {
+        let (frames, ended) = (frames.clone(), Arc::clone(&ended));
+        async move {
+            for frame in &frames {
+                out.send(frame);
+            }
+            out.idle().await;
+            ended.store(true, Ordering::SeqCst);
+        }
+    });
+    has_ended
+}
+
+async fn next_id(consumer: &mut Consumer) -> String {
+    let next = timeout(PATIENCE, consumer.next()).await.expect("no message in time");
+    next.expect("the stream ended").expect("an error").id.clone()
+}
+
+#[tokio::test]
+async fn messages_arrive_in_order_across_frames() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a", "b"], &["c"]]);
+    let client = Client::connect(broker.target()).await.unwrap();
+    let options = ConsumeOptions {
+        max_in_flight: 7,
+        batch_size: 3,
+        visibility_timeout: Some(Duration::from_millis(9)),
+    };
+    let mut consumer = client.consume_with("orders", options).await.unwrap();
+    for id in ["a", "b", "c"] {
+        assert_eq!(next_id(&mut consumer).await, id);
+    }
+    let sent: proto::ConsumeRequest = broker.calls("Consume")[0].request();
+    let expected = proto::ConsumeRequest {
+        queue: "orders".to_owned(),
+        max_in_flight: 7,
+        max_batch: 3,
+        visibility_timeout_ms: 9,
+    };
+    assert_eq!(sent, expected);
+}
+
+#[tokio::test]
+async fn by_default_messages_come_in_frames_and_prefetch_is_bounded() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a"]]);
+    let client = Client::connect(broker.target()).await.unwrap();
+    let mut consumer = client.consume("orders").await.unwrap();
+    next_id(&mut consumer).await;
+    let sent: proto::ConsumeRequest = broker.calls("Consume")[0].request();
+    assert_eq!((sent.max_in_flight, sent.max_batch, sent.visibility_timeout_ms), (256, 100, 0));
+}
+
+#[tokio::test]
+async fn a_consumer_is_a_stream() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a"]]);
+    let client = Client::connect(broker.target()).await.unwrap();
+    let mut consumer = client.consume("orders").await.unwrap();
+    let next = std::future::poll_fn(|context| Pin::new(&mut consumer).poll_next(context)).await;
+    assert_eq!(next.unwrap().unwrap().id, "a");
+}
+
+#[tokio::test]
+async fn every_field_of_a_message_arrives() {
+    let broker = Broker::start();
+    let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+    let mut raw = message("m-1");
+    raw.headers.insert("tenant".to_owned(), "acme".to_owned());
+    raw.payload = b"hello".to_vec();
+    raw.metadata = raw.metadata.map(|metadata| proto::MessageMetadata {
+        weight: 3,
+        throttle_keys: vec!["mail".to_owned()],
+        attempt_count: 2,
+        last_error: "boom".to_owned(),
+        ..metadata
+    });
+    raw.timestamps = Some(proto::MessageTimestamps {
+        enqueued_at: at(1_000),
+        lease_expires_at: at(2_000),
+        ..Default::default()
+    });
+    let messages = vec![raw, proto::Message { id: "bare".to_owned(), ..Default::default() }];
+    broker.answer("Receive", proto::ReceiveResponse { messages });
+    let client = Client::connect(broker.target()).await.unwrap();
+    let messages = client.receive("orders", ReceiveOptions::default()).await.unwrap();
+    let expected = fila::Message {
+        id: "m-1".to_owned(),
+        queue: "orders".to_owned(),
+        headers: [("tenant".to_owned(), "acme".to_owned())].into(),
+        payload: b"hello".to_vec(),
+        fairness_key: "default".to_owned(),
+        weight: 3,
+        throttle_keys: vec!["mail".to_owned()],
+        attempt_count: 2,
+        lease_token: "token-of-m-1".to_owned(),
+        last_error: "boom".to_owned(),
+        enqueued_at: Some(UNIX_EPOCH + Duration::from_secs(1_000)),
+        lease_expires_at: Some(UNIX_EPOCH + Duration::from_secs(2_000)),
+    };
+    assert_eq!(*messages[0], expected);
+    let bare = fila::Message { id: "bare".to_owned(), ..Default::default() };
+    assert_eq!(messages[1].clone().into_message(), bare);
+}
+
+#[tokio::test]
+async fn settling_a_message_names_its_delivery() {
+    let broker = Broker::start();
+    let end = prost_types::Timestamp { seconds: 1_900_000_000, nanos: 0 };
+    let result = proto::ExtendLeaseResult { error: None, lease_expires_at: Some(end) };
+    broker.answer("ExtendLease", proto::ExtendLeaseResponse { results: vec![result] });
+    frames_then_idle(&broker, &[&["a", "b"]]);
+    let client = Client::connect(broker.target()).await.unwrap();
+    let mut consumer = client.consume("orders").await.unwrap();
+    let first = consumer.next().await.unwrap().unwrap();
+    let second = consumer.next().await.unwrap().unwrap();
+    let extended = first.extend(Some(Duration::from_secs(5))).await.unwrap();
+    assert_eq!(extended, UNIX_EPOCH + Duration::from_secs(1_900_000_000));
+    first.ack().await.unwrap();
+    let nack = Nack {
+        error: "boom".to_owned(),
+        retry_after: Some(Duration::from_millis(10)),
+        throttle_key: Some("mail".to_owned()),
+    };
+    second.nack(nack).await.unwrap();
+
+    let sent: proto::ExtendLeaseRequest = broker.calls("ExtendLease")[0].request();
+    let extension = &sent.extensions[0];
+    assert_eq!((extension.queue.as_str(), extension.extend_ms), ("orders", 5_000));
+    assert_eq!(extension.lease_token, "token-of-a");
+    let sent: proto::AckBatchRequest = broker.calls("AckBatch")[0].request();
+    let expected = proto::AckRequest {
+        queue: "orders".to_owned(),
+        message_id: "a".to_owned(),
+        lease_token: "token-of-a".to_owned(),
+    };
+    assert_eq!(sent.acks, [expected]);
+    let sent: proto::NackBatchRequest = broker.calls("NackBatch")[0].request();
+    let expected = proto::NackRequest {
+        queue: "orders".to_owned(),
+        message_id: "b".to_owned(),
+        error: "boom".to_owned(),
+        lease_token: "token-of-b".to_owned(),
+        retry_after_ms: Some(10),
+        throttle_key: "mail".to_owned(),
+    };
+    assert_eq!(sent.nacks, [expected]);
+}
+
+#[tokio::test]
+async fn many_messages_are_settled_with_one_outcome_each() {
+    let broker = Broker::start();
+    let error = proto::ItemError {
+        reason: proto::ErrorReason::LeaseExpired.into(),
+        message: "too late".to_owned(),
+    };
+    let done = proto::ItemResult::default();
+    let results = vec![done.clone(), proto::ItemResult { error: Some(error) }, done];
+    broker.answer("AckBatch", proto::AckBatchResponse { results });
+    let messages = frame(&["a", "b", "c"]).messages;
+    broker.answer("Receive", proto::ReceiveResponse { messages });
+    let client = Client::connect(broker.target()).await.unwrap();
+    let options = ReceiveOptions { max_messages: 3, ..Default::default() };
+    let messages = client.receive("orders", options).await.unwrap();
+    let outcomes = client.ack_many(&messages).await.unwrap();
+    assert!(outcomes[0].is_ok() && outcomes[2].is_ok());
+    let error = outcomes[1].as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.message_id()), (ErrorKind::LeaseExpired, Some("b")));
+    let outcomes = client.nack_many(&messages, "boom").await.unwrap();
+    assert!(outcomes.iter().all(Result::is_ok));
+    let sent: proto::NackBatchRequest = broker.calls("NackBatch")[0].request();
+    assert!(sent.nacks.iter().all(|nack| nack.error == "boom" && nack.retry_after_ms.is_none()));
+    assert_eq!(sent.nacks[2].lease_token, "token-of-c");
+}
+
+#[tokio::test]
+async fn an_error_in_the_middle_comes_after_the_messages_before_it_and_is_final() {
+    let broker = Broker::start();
+    broker.on("Consume", |_, out| async move {
+        out.send(&frame(&["a", "b"]));
+        out.fail(refusal(Code::PermissionDenied, "revoked", Some("PERMISSION_DENIED")));
+    });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut consumer).await, "a");
+    assert_eq!(next_id(&mut consumer).await, "b");
+    let error = consumer.next().await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.queue()), (ErrorKind::PermissionDenied, Some("orders")));
+    assert!(consumer.next().await.is_none());
+    assert_eq!(broker.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_is_opened_again() {
+    for ending in [None, Some(None), Some(Some("SHUTTING_DOWN"))] {
+        let broker = Broker::start();
+        let calls = Arc::new(AtomicUsize::new(0));
+        broker.on("Consume", move |_, out| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                out.send(&frame(&[&format!("m-{call}")]));
+                match ending {
+                    _ if call == 2 => out.idle().await,
+                    None => {}
+                    Some(reason) => out.fail(refusal(Code::Unavailable, "reset", reason)),
+                }
+            }
+        });
+        let client = quick(&broker).await;
+        let mut consumer = client.consume("orders").await.unwrap();
+        for id in ["m-0", "m-1", "m-2"] {
+            assert_eq!(next_id(&mut consumer).await, id);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_survives_a_broker_restart_and_may_be_opened_before_the_broker() {
+    let mut first = Broker::start();
+    first.stop();
+    let client = quick(&first).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    let early = timeout(Duration::from_millis(100), consumer.next()).await;
+    assert!(early.is_err(), "there is nobody to send a message");
+
+    let mut second = Broker::on_port(first.port, None);
+    frames_then_idle(&second, &[&["before"]]);
+    assert_eq!(next_id(&mut consumer).await, "before");
+    second.stop();
+    let third = Broker::on_port(first.port, None);
+    frames_then_idle(&third, &[&["after"]]);
+    assert_eq!(next_id(&mut consumer).await, "after");
+}
+
+#[tokio::test]
+async fn dropping_one_next_loses_neither_stream_nor_message() {
+    let broker = Broker::start();
+    let (go, gate) = tokio::sync::watch::channel(false);
+    broker.on("Consume", move |_, out| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|is_open| *is_open).await.expect("the test is alive");
+            out.send(&frame(&["a", "b"]));
+            out.idle().await;
+        }
+    });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    for _ in 0..5 {
+        assert!(timeout(Duration::from_millis(10), consumer.next()).await.is_err());
+    }
+    go.send_replace(true);
+    assert_eq!(next_id(&mut consumer).await, "a");
+    assert_eq!(next_id(&mut consumer).await, "b");
+    assert_eq!(broker.calls("Consume").len(), 1);
+}
+
+#[tokio::test]
+async fn close_ends_the_stream_and_gives_back_what_was_not_handed_out() {
+    let broker = Broker::start();
+    let has_ended = frames_then_idle(&broker, &[&["a", "b"], &["c"]]);
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut consumer).await, "a");
+    // The second frame is on its way; a machine that is busy may need a moment to deliver it.
+    broker.until(|broker| broker.taken() == 2).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    consumer.close().await;
+    // Of frames that were not read yet, too.
+    broker.until(|broker| broker.released() == ["b", "c"]).await;
+    broker.until(|_| has_ended.load(Ordering::SeqCst)).await;
+    client.list_queues().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn dropping_a_consumer_ends_its_stream_and_gives_back_in_the_background() {
+    let broker = Broker::start();
+    let has_ended = frames_then_idle(&broker, &[&["a", "b", "c"]]);
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut consumer).await, "a");
+    drop(consumer);
+    broker.until(|broker| broker.released() == ["b", "c"]).await;
+    broker.until(|_| has_ended.load(Ordering::SeqCst)).await;
+}
+
+#[tokio::test]
+async fn closing_the_client_ends_its_consumers_without_an_error() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a", "b"]]);
+    let client = quick(&broker).await;
+    let mut reader = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut reader).await, "a");
+    let mut idle = client.consume("orders").await.unwrap();
+    let waiting = tokio::spawn(async move {
+        while let Some(message) = idle.next().await {
+            message.unwrap();
+        }
+    });
+    let mut unread = client.consume("orders").await.unwrap();
+    broker.until(|broker| broker.calls("Consume").len() == 2).await;
+    client.close().await;
+    timeout(PATIENCE, waiting).await.expect("it goes on").unwrap();
+    assert!(reader.next().await.is_none());
+    assert!(unread.next().await.is_none());
+    broker.until(|broker| broker.released().contains(&"b".to_owned())).await;
+}
+
+#[tokio::test]
+async fn closing_the_client_ends_a_consumer_that_waits_to_reconnect() {
+    let mut gone = Broker::start();
+    gone.stop();
+    let forever = Duration::from_secs(600);
+    let backoff = Backoff { initial: forever, maximum: forever };
+    let builder = Client::builder().target(gone.target()).backoff(backoff);
+    let client = builder.connect().await.unwrap();
+    let mut consumer = client.consume("orders").await.unwrap();
+    let waiting = tokio::spawn(async move { consumer.next().await.is_none() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.close().await;
+    assert!(timeout(PATIENCE, waiting).await.expect("it goes on").unwrap());
+}
+
+#[tokio::test]
+async fn messages_that_cannot_be_given_back_do_not_hold_up_the_close() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a", "b"]]);
+    broker.on("NackBatch", |_, out| async move { out.idle().await });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut consumer).await, "a");
+    timeout(PATIENCE, consumer.close()).await.expect("close hangs");
+    assert_eq!(broker.calls("NackBatch").len(), 1);
+}
+
+#[tokio::test]
+async fn frames_are_not_read_ahead_of_the_application() {
+    const FRAMES: usize = 64;
+    let broker = Broker::start();
+    broker.on("Consume", |_, out| async move {
+        let large = proto::Message { payload: vec![0; 1 << 20], ..message("m") };
+        for _ in 0..FRAMES {
+            out.send(&proto::ConsumeResponse { messages: vec![large.clone()] });
+        }
+        out.idle().await;
+    });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&mut consumer).await, "m");
+    // Time for whoever would read ahead; buffers on the way hold a few of them.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let taken = broker.taken();
+    assert!(taken < FRAMES / 2, "{taken} frames were taken for one message");
+    for _ in 1..FRAMES {
+        assert_eq!(next_id(&mut consumer).await, "m");
+    }
+}
+
+#[tokio::test]
+async fn attempts_are_spread_and_never_hot() {
+    let broker = Broker::start();
+    broker.refuse("Consume", Code::Unavailable, "away", None);
+    let wide = Backoff { initial: Duration::from_millis(50), maximum: Duration::from_secs(5) };
+    let builder = Client::builder().target(broker.target()).backoff(wide);
+    let client = builder.connect().await.unwrap();
+    let mut consumer = client.consume("orders").await.unwrap();
+    let waited = timeout(Duration::from_millis(300), consumer.next()).await;
+    assert!(waited.is_err());
+    let attempts = broker.calls("Consume").len();
+    assert!(attempts <= 60, "{attempts} attempts in 0.3 s");
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! What the SDK does on the wire, against a scripted broker in this process.
+
+mod admin;
+mod broker;
+mod coalesce;
+mod connection;
+mod consume;
+mod errors;
+mod produce;
+mod tls;
+#[cfg(feature = "otel")]
+mod tracing;
+
+#[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
+mod proto {
+    include!("../../src/proto/fila.v1.rs");
+}
