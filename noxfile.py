@@ -68,8 +68,10 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Run mypy in strict mode over the sources and the tools."""
     checkers = ("mypy", "grpc-stubs", "types-protobuf")
+    stubs = ("types-PyYAML", "types-jsonschema", "types-docker")
     imported = ("markdown-it-py", "nox", "opentelemetry-sdk", "pytest")
-    install(session, *checkers, *imported, packages=True)
+    suite = ("-r", "conformance/requirements.txt")
+    install(session, *checkers, *stubs, *imported, *suite, packages=True)
     session.run("mypy", *(session.posargs or ["noxfile.py", *existing(*PYTHON_SOURCES)]))
 
 
@@ -102,7 +104,7 @@ def conformance(session: nox.Session) -> None:
     """Hold every SDK to one behaviour, against a broker in a container; `-- --help` says more."""
     install(session, "-r", "conformance/requirements.txt", packages=True)
     with session.chdir("conformance"):
-        session.run("python", "-m", "fila_conformance", *session.posargs)
+        session.run("python", "-m", "fila_conformance", "--strict", *session.posargs)
 
 
 @nox.session

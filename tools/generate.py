@@ -15,8 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fila"
 PROTOS = ("fila/v1/messages.proto", "fila/v1/service.proto", "fila/v1/admin.proto")
-# Files beside the generated ones that people write.
-WRITTEN_BY_HAND = frozenset({".md"})
 
 _GO_PACKAGE = "github.com/faiscadev/fila/sdks/go/internal/filapb"
 _GO_TOOLS = (

@@ -163,9 +163,8 @@ def is_fresh(sdk: Sdk) -> bool:
 def write_generated(sdk: Sdk) -> None:
     """Replace the committed code with what the generator makes."""
     target = sdk.folder / sdk.generated
-    for name in _contents(target):
-        (target / name).unlink()
-    target.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     sdk.generate(target)
     print(f"sdks: wrote sdks/{sdk.name}/{sdk.generated}")
 
@@ -174,7 +173,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix not in generate.WRITTEN_BY_HAND
+        if path.is_file()
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The core on the in-memory store under a virtual clock: what the engine does, a group at a time."""
+"""The core on the in-memory store under a virtual clock: what the engine does, group by group."""
 
 from __future__ import annotations
 

@@ -372,6 +372,8 @@ def _channel_options(
 ) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.primary_user_agent", f"fila-python/{version('fila-client')}"),
+        # Otherwise a new client inherits the connection backoff of another one in the process.
+        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),

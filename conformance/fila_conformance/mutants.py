@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The table of mutants: defective drivers, and the cases that must catch each.
+
+A case that never failed proves nothing. A mutant is the Python driver with one defect, which
+conformance/mutants/defects.py puts into it under the same name; selftest.py runs them.
+"""
+
+from dataclasses import dataclass
+
+from fila_conformance.outcome import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect. Every case that is named must fail on it."""
+
+    name: str
+    about: str
+    killed_by: tuple[str, ...]
+    flavour: str = "sync"
+    # How it is caught. A crash would also hide that a defect no longer fits the SDK.
+    verdict: Verdict = Verdict.FAIL
+    is_crash: bool = False
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "drop-headers",
+        "loses the headers of what is enqueued",
+        ("headers/key-case-preserved", "lifecycle/received-message-has-every-field"),
+    ),
+    Mutant(
+        "lowercase-header-keys",
+        "treats header keys as HTTP's",
+        ("headers/key-case-preserved",),
+    ),
+    Mutant(
+        "decode-payload-as-utf8",
+        "takes payloads for text",
+        ("payload/all-256-byte-values",),
+    ),
+    Mutant(
+        "attempt-off-by-one",
+        "counts the delivery that is under way",
+        ("attempts/first-delivery-is-zero-then-nack-increments",),
+    ),
+    Mutant(
+        "not-found-always-queue",
+        "takes every NOT_FOUND for a missing queue",
+        ("errors/second-ack-is-message-not-found", "errors/ack-and-nack-unknown-message"),
+    ),
+    Mutant(
+        "reason-ignored",
+        "chooses errors by status alone",
+        (
+            "errors/every-reason-in-a-trailer-maps-to-its-kind[LEASE_EXPIRED]",
+            "errors/every-reason-in-a-trailer-maps-to-its-kind[QUEUE_FULL]",
+        ),
+    ),
+    Mutant(
+        "retry-ambiguous-enqueue",
+        "sends an enqueue again that may have been stored",
+        (
+            "retries/enqueue-without-key-is-sent-once",
+            "reconnect/ambiguous-enqueue-is-not-duplicated",
+        ),
+    ),
+    Mutant(
+        "retry-everything",
+        "sends again whatever the failure",
+        ("retries/only-unavailable-is-retried[INTERNAL]",),
+    ),
+    Mutant(
+        "no-default-deadline",
+        "lets a call last an hour unless told otherwise",
+        ("deadlines/unary-default-is-five-seconds",),
+    ),
+    Mutant(
+        "ignore-call-timeout",
+        "does not listen to the timeout of a call",
+        ("deadlines/per-call-overrides-default",),
+    ),
+    Mutant(
+        "deadline-on-stream",
+        "gives streams the deadline of calls",
+        ("deadlines/stream-carries-no-deadline",),
+    ),
+    Mutant(
+        "receive-deadline-without-wait",
+        "cuts a receive off before its wait is over",
+        ("receive/wait-is-not-cut-by-the-deadline", "deadlines/receive-adds-its-wait"),
+    ),
+    Mutant(
+        "ignore-cancel",
+        "goes on with what was cancelled",
+        ("coalescing/cancelled-call-returns-promptly",),
+        flavour="async",
+    ),
+    Mutant(
+        "cancel-takes-the-batch-along",
+        "cancels a request because one of its callers left",
+        ("coalescing/giving-up-leaves-the-others-undisturbed",),
+        flavour="async",
+    ),
+    Mutant(
+        "ignore-stop",
+        "keeps a consumer open that was closed",
+        ("streaming/stop-while-blocked-returns-promptly",),
+    ),
+    Mutant(
+        "never-reconnect",
+        "ends a consumer with its connection",
+        ("streaming/ended-stream-is-opened-again", "reconnect/reset-mid-stream-loses-nothing"),
+    ),
+    Mutant(
+        "hot-loop-reconnect",
+        "dials a broker that is away without pause",
+        ("reconnect/backoff-is-bounded",),
+    ),
+    Mutant(
+        "swallow-stream-error",
+        "ends a consumer in silence when the broker refuses it",
+        (
+            "streaming/terminal-error-reaches-the-iterator",
+            "errors/consume-unknown-queue-fails-by-first-message",
+        ),
+    ),
+    Mutant(
+        "unread-kept",
+        "keeps leases on what nobody will read",
+        ("streaming/stop-early-gives-back-unread", "shutdown/close-gives-back-unread"),
+    ),
+    Mutant(
+        "unbounded-credit",
+        "takes more messages than the application asked for",
+        ("streaming/slow-reader-bounds-in-flight",),
+    ),
+    Mutant(
+        "ignore-lease-token",
+        "settles by message id alone",
+        ("leases/stale-token-is-refused", "leases/delivered-message-settles-with-its-own-token"),
+    ),
+    Mutant(
+        "retry-after-dropped",
+        "turns backpressure into failure",
+        (
+            "throttling/retry-after-zero-comes-back-at-once",
+            "throttling/retry-after-burns-no-attempt",
+        ),
+    ),
+    Mutant(
+        "duplicates-not-told",
+        "does not say which messages were known",
+        ("idempotency/batch-tells-duplicates",),
+    ),
+    Mutant(
+        "one-error-fails-all",
+        "fails a whole batch for one of its items",
+        ("batch/one-bad-item-fails-alone", "coalescing/one-callers-error-is-not-the-others"),
+    ),
+    Mutant(
+        "no-coalescing",
+        "sends every call as a request of its own",
+        ("coalescing/two-hundred-enqueues-share-few-requests",),
+    ),
+    Mutant(
+        "sync-lock-across-calls",
+        "lets one call wait for another",
+        ("concurrency/slow-call-does-not-hold-up-another",),
+    ),
+    Mutant(
+        "leak-api-key-in-error",
+        "repeats the key where the broker does",
+        ("auth/api-key-never-appears-in-error-text",),
+    ),
+    Mutant(
+        "no-key-on-stream",
+        "sends the key with calls only",
+        ("auth/api-key-sent-as-bearer-on-unary-and-stream",),
+    ),
+    Mutant(
+        "ignore-tls",
+        "connects without TLS although it was asked for",
+        ("tls/tls-client-to-plaintext-port-fails-fast", "tls/private-ca-verified"),
+    ),
+    Mutant(
+        "anonymous",
+        "does not say which SDK it is",
+        ("connection/user-agent-names-the-sdk",),
+    ),
+    Mutant(
+        "grpcs-receive-limit",
+        "leaves the receive limit at gRPC's 4 MiB",
+        ("connection/answer-larger-than-grpcs-default",),
+    ),
+    Mutant(
+        "overwrite-traceparent",
+        "replaces the trace context that the producer chose",
+        ("tracing/caller-supplied-traceparent-untouched",),
+    ),
+    Mutant(
+        "trace-in-metadata-only",
+        "does not put the trace into the message",
+        ("tracing/active-span-injected-as-traceparent",),
+    ),
+    Mutant(
+        "hang-on-close",
+        "takes its time to close",
+        ("shutdown/close-ends-open-consumer-cleanly",),
+    ),
+    Mutant(
+        "closed-means-unavailable",
+        "reports a closed client as a broker that is away",
+        ("shutdown/use-after-close-is-client-closed",),
+    ),
+    Mutant(
+        "chatty-driver",
+        "prints to standard output",
+        ("lifecycle/enqueue-returns-unique-ordered-ids",),
+        verdict=Verdict.COULD_NOT_RUN,
+    ),
+    Mutant(
+        "undeclared-field",
+        "adds a field that the protocol does not have",
+        ("lifecycle/enqueue-returns-unique-ordered-ids",),
+        is_crash=True,
+    ),
+)

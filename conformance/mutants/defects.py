@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The defects, one function each, named as in fila_conformance/mutants.py.
+
+They reach into the Python SDK, which no driver may. A function that finds nothing to break fails
+with an AttributeError, so a mutant cannot turn harmless when the SDK changes.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from fila import _coalesce, _connection, _wire, consumer, errors, message, options, tracing
+
+
+def replace(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
+    """Puts `change(original)` in the place of something that exists."""
+    setattr(owner, name, change(getattr(owner, name)))
+
+
+def _request(edit: Callable[[Any, Any], None]) -> None:
+    """Edits every message that is enqueued, given its request and its trace."""
+
+    def change(original: Any) -> Any:
+        def request(sent: Any, trace: Any) -> Any:
+            built = original(sent, trace)
+            edit(built, trace)
+            return built
+
+        return request
+
+    replace(_wire, "_enqueue_request", change)
+
+
+def drop_headers() -> None:
+    _request(lambda request, trace: request.headers.clear())
+
+
+def overwrite_traceparent() -> None:
+    def edit(request: Any, trace: Any) -> None:
+        for key, value in trace.items():
+            request.headers[key] = value
+
+    _request(edit)
+
+
+def trace_in_metadata_only() -> None:
+    def edit(request: Any, trace: Any) -> None:
+        for name in trace:
+            request.headers.pop(name, None)
+
+    _request(edit)
+
+
+def lowercase_header_keys() -> None:
+    def fill(delivered: Any, raw: Any) -> None:
+        delivered.headers = {key.lower(): value for key, value in raw.headers.items()}
+
+    assert "headers" in message._FILL
+    message._FILL["headers"] = fill
+
+
+def decode_payload_as_utf8() -> None:
+    def change(original: Any) -> Any:
+        def create(self: Any, raw: Any, client: Any = None) -> None:
+            original(self, raw, client)
+            self.payload = raw.payload.decode("utf-8", "replace").encode()
+
+        return create
+
+    replace(message.Message, "__init__", change)
+
+
+def attempt_off_by_one() -> None:
+    original = message._FILL["attempt_count"]
+
+    def fill(delivered: Any, raw: Any) -> None:
+        original(delivered, raw)
+        delivered.attempt_count += 1
+
+    # One function fills several fields, whichever of them is read first.
+    for name, filler in message._FILL.items():
+        if filler is original:
+            message._FILL[name] = fill
+
+
+def not_found_always_queue() -> None:
+    errors.REASONS["MESSAGE_NOT_FOUND"] = errors.REASONS["QUEUE_NOT_FOUND"]  # type: ignore[index]
+
+
+def reason_ignored() -> None:
+    replace(
+        errors,
+        "from_status",
+        lambda original: lambda code, reason, text, **about: original(code, None, text, **about),
+    )
+
+
+def retry_ambiguous_enqueue() -> None:
+    def change(original: Any) -> Any:
+        return lambda *given: original(*given)._replace(is_repeatable=True)
+
+    replace(_wire, "enqueue_item", change)
+
+
+def retry_everything() -> None:
+    replace(_connection, "UnavailableError", lambda original: errors.FilaError)
+
+
+def no_default_deadline() -> None:
+    def seconds(self: Any, timeout: float | None) -> float:
+        return 3600.0 if timeout is None else timeout
+
+    replace(_connection.Endpoint, "seconds", lambda original: seconds)
+
+
+def ignore_call_timeout() -> None:
+    replace(_connection.Endpoint, "seconds", lambda original: lambda self, timeout: self.timeout)
+
+
+def deadline_on_stream() -> None:
+    def stream(self: Any, method: str, request: bytes, response: Any, wait_for_ready: bool) -> Any:
+        self.check_open()
+        stub = self._channel.unary_stream(method, None, response.FromString)
+        metadata = self.metadata(tracing.current())
+        return stub(request, metadata=metadata, wait_for_ready=wait_for_ready, timeout=self.timeout)
+
+    replace(_connection.Connection, "stream", lambda original: stream)
+
+
+def receive_deadline_without_wait() -> None:
+    def change(original: Any) -> Any:
+        def call(self: Any, call: Any, timeout: float | None) -> Any:
+            is_receive = call.method == _wire.RECEIVE
+            return original(self, call, self.timeout if is_receive else timeout)
+
+        return call
+
+    replace(_connection.Connection, "call", change)
+
+
+def ignore_cancel() -> None:
+    import driver
+
+    replace(driver.Async, "cancel", lambda original: lambda self, target: None)
+
+
+def cancel_takes_the_batch_along() -> None:
+    def change(original: Any) -> Any:
+        async def submit(self: Any, *given: Any) -> Any:
+            try:
+                return await original(self, *given)
+            finally:
+                for task in list(self._connection._background):
+                    task.cancel()
+                for task in [seat.future for seat in self._waiting]:
+                    task.cancel()
+
+        return submit
+
+    replace(_coalesce.AsyncCoalescer, "submit", change)
+
+
+def ignore_stop() -> None:
+    replace(consumer.Consumer, "close", lambda original: lambda self: None)
+
+
+def never_reconnect() -> None:
+    def delay(self: Any, error: Any) -> float:
+        raise error or errors.UnavailableError("the broker ended the stream")
+
+    replace(consumer._Reconnect, "delay", lambda original: delay)
+
+
+def hot_loop_reconnect() -> None:
+    def stream(self: Any, method: str, request: bytes, response: Any, wait_for_ready: bool) -> Any:
+        settings = [*self.options, ("grpc.use_local_subchannel_pool", 1)]
+        self._hot = grpc.insecure_channel(self.target, options=settings)
+        return self._hot.unary_stream(method, None, response.FromString)(request)
+
+    replace(_connection.Connection, "stream", lambda original: stream)
+    replace(options.Backoff, "delay", lambda original: lambda self, attempt, chance: 0.0)
+
+
+def swallow_stream_error() -> None:
+    def change(original: Any) -> Any:
+        def read(self: Any) -> None:
+            try:
+                original(self)
+            except errors.FilaError:
+                self._closing.set()
+
+        return read
+
+    replace(consumer.Consumer, "_read_frame", change)
+
+
+def unread_kept() -> None:
+    replace(consumer.Consumer, "_release", lambda original: lambda self: None)
+
+
+def unbounded_credit() -> None:
+    def change(original: Any) -> Any:
+        return lambda queue, max_in_flight, *rest: original(queue, 100_000, *rest)
+
+    replace(_wire, "consume_request", change)
+
+
+def ignore_lease_token() -> None:
+    replace(_wire, "ack_item", lambda original: lambda q, m, token=None: original(q, m, None))
+
+
+def retry_after_dropped() -> None:
+    def change(original: Any) -> Any:
+        return lambda queue, message_id, error="", token=None, *rest: original(
+            queue, message_id, error, token
+        )
+
+    replace(_wire, "nack_item", change)
+
+
+def duplicates_not_told() -> None:
+    def change(original: Any) -> Any:
+        return lambda message_id, duplicate=False, error=None: original(message_id, False, error)
+
+    replace(_wire, "EnqueueResult", change)
+
+
+def one_error_fails_all() -> None:
+    def change(original: Any) -> Any:
+        def outcomes(self: Any, response: Any, items: Any) -> Any:
+            found = original(self, response, items)
+            failed = next((one for one in found if isinstance(one, errors.FilaError)), None)
+            return found if failed is None else [errors.about(failed, None, None) for _ in found]
+
+        return outcomes
+
+    replace(_wire.Batch, "outcomes", change)
+
+
+def no_coalescing() -> None:
+    replace(_coalesce, "REQUESTS_UNDER_WAY_MAX", lambda original: 10_000)
+
+
+def sync_lock_across_calls() -> None:
+    lock = threading.Lock()
+
+    def change(original: Any) -> Any:
+        def send(self: Any, *given: Any) -> Any:
+            with lock:
+                return original(self, *given)
+
+        return send
+
+    replace(_connection.Connection, "send", change)
+
+
+def leak_api_key_in_error() -> None:
+    replace(_connection, "_checked_api_key", lambda original: lambda key: None)
+
+
+def no_key_on_stream() -> None:
+    def change(original: Any) -> Any:
+        def stream(self: Any, *given: Any, **named: Any) -> Any:
+            kept, self._metadata = self._metadata, ()
+            try:
+                return original(self, *given, **named)
+            finally:
+                self._metadata = kept
+
+        return stream
+
+    replace(_connection.Connection, "stream", change)
+
+
+def ignore_tls() -> None:
+    replace(_connection, "_credentials", lambda original: lambda tls: None)
+
+
+def _channel(change: Callable[[str, Any], Any]) -> None:
+    """Changes options of every channel, given their names and values."""
+
+    def changed(original: Any) -> Any:
+        return lambda *given: [(name, change(name, value)) for name, value in original(*given)]
+
+    replace(_connection, "_channel_options", changed)
+
+
+def anonymous() -> None:
+    _channel(lambda name, value: "" if name == "grpc.primary_user_agent" else value)
+
+
+def grpcs_receive_limit() -> None:
+    _channel(lambda name, value: 4 << 20 if name == "grpc.max_receive_message_length" else value)
+
+
+def hang_on_close() -> None:
+    def change(original: Any) -> Any:
+        def close(self: Any) -> None:
+            time.sleep(13)
+            original(self)
+
+        return close
+
+    replace(_connection.Connection, "close", change)
+
+
+def closed_means_unavailable() -> None:
+    replace(_connection, "ClientClosedError", lambda original: errors.UnavailableError)
+
+
+def chatty_driver() -> None:
+    import driver
+
+    def change(original: Any) -> Any:
+        def write(self: Any, reply: Any) -> None:
+            self._file.write("hello from a print statement\n")
+            original(self, reply)
+
+        return write
+
+    replace(driver.Replies, "write", change)
+
+
+def undeclared_field() -> None:
+    import driver
+
+    def change(original: Any) -> Any:
+        def write(self: Any, reply: Any) -> None:
+            if "message_id" in reply.get("ok", {}):
+                reply["ok"]["colour"] = "blue"
+            original(self, reply)
+
+        return write
+
+    replace(driver.Replies, "write", change)
