@@ -27,9 +27,7 @@ def explain(h: Harness, key: str = "", message: str = "") -> pb.ExplainResponse:
 
 
 def kinds(response: pb.ExplainResponse) -> list[str]:
-    return [
-        pb.WaitKind.Name(reason.kind).removeprefix("WAIT_KIND_") for reason in response.reasons
-    ]
+    return [pb.WaitKind.Name(reason.kind).removeprefix("WAIT_KIND_") for reason in response.reasons]
 
 
 def limit(h: Harness, key: str, value: str) -> None:

@@ -50,7 +50,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object name_ = "";
   /**
    * <pre>
-   * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+   * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -71,7 +71,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+   * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -508,7 +508,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object name_ = "";
     /**
      * <pre>
-     * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+     * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -528,7 +528,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+     * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -549,7 +549,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+     * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -566,7 +566,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+     * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -580,7 +580,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+     * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
      * </pre>
      *
      * <code>string name = 1;</code>

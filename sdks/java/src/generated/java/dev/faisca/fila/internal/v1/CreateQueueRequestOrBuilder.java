@@ -10,7 +10,7 @@ public interface CreateQueueRequestOrBuilder extends
 
   /**
    * <pre>
-   * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+   * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -19,7 +19,7 @@ public interface CreateQueueRequestOrBuilder extends
   java.lang.String getName();
   /**
    * <pre>
-   * 1 to 255 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
+   * 1 to 251 of the characters A-Z a-z 0-9 . _ - /, not ending in ".dlq".
    * </pre>
    *
    * <code>string name = 1;</code>
