@@ -94,8 +94,8 @@ def test(session: nox.Session) -> None:
 
 @nox.session
 def sdk(session: nox.Session) -> None:
-    """Check the SDKs of the other languages; `-- go ruby` names some."""
-    install(session, *GENERATORS, packages=True)
+    """Check the SDKs, each with its own tools and examples; `-- go ruby` names some."""
+    install(session, *GENERATORS, "opentelemetry-sdk", "pip", packages=True)
     session.run("python", "-m", "tools.sdks", *session.posargs)
 
 
