@@ -121,7 +121,9 @@ def conformance_selftest(session: nox.Session) -> None:
 @nox.session
 def spark(session: nox.Session) -> None:
     """Test the Spark connector against a real broker and a local Spark; needs a JDK."""
-    install(session, "pytest", "pytest-timeout", "-e", "spark-connector[spark]", packages=True)
+    tools = ("pytest", "pytest-timeout", "mypy", "grpc-stubs", "types-protobuf")
+    install(session, *tools, "-e", "spark-connector[spark]", packages=True)
+    session.run("mypy", "spark-connector/src")
     with session.chdir("spark-connector"):
         session.run("pytest", *session.posargs)
 
