@@ -40,7 +40,8 @@ def stderr_to(file: Path) -> Iterator[None]:
         os.close(kept)
 
 
-@pytest.fixture(scope="session")
+# Before anything else: PySpark forks to start its JVM, and gRPC that is at work does not bear that.
+@pytest.fixture(scope="session", autouse=True)
 def spark(
     event_log: Path, driver_log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
