@@ -134,6 +134,7 @@ def run(chosen: argparse.Namespace) -> None:
     _shares(report, chosen.keys)
     _quiet_tenant(report)
     _overshoot(report)
+    _parked(report, chosen.keys)
     _bucket_decision(report)
     _hook(report)
     report.note("Medians of rounds taken in turn. Core: without gRPC and disk; broker: with both.")
@@ -216,15 +217,16 @@ async def _whole(report: Report, count: int) -> None:
 
 
 def _shares(report: Report, keys: list[int]) -> None:
-    """The largest error of any key's share in a window of 40 rounds, weights 1 to 4."""
-    for number in [min(keys), 1000]:
+    """The largest error of any key's share in a window of whole rounds, weights 1 to 4."""
+    for number in keys:
         report.progress(f"shares of {number:,} keys")
         weights = {f"tenant-{n}": 1 + n % 4 for n in range(number)}
         core = Core()
+        rounds = 40 if number <= 1000 else 2  # a round of 100,000 keys is 250,000 deliveries
         for weight in (1, 2, 3, 4):
             names = [name for name, own in weights.items() if own == weight]
-            core.enqueue(names * (weight * 60), weight=weight)
-        window = sum(weights.values()) * 40
+            core.enqueue(names * (weight * (rounds + 1)), weight=weight)
+        window = sum(weights.values()) * rounds
         served: dict[str, int] = dict.fromkeys(weights, 0)
         for message in itertools.islice(_messages(core, 1000, 100), window):
             served[message.metadata.fairness_key] += 1
@@ -295,6 +297,30 @@ def _overshoot(report: Report) -> None:
     used = len(times) / (rate * 3600 + burst)
     report.add("bucket overshoot in any window", f"{over:g}", "none", overshoot=over)
     report.add("of what the bucket allows, used", f"{used:.1%}", "100 %", used=used)
+
+
+def _parked(report: Report, keys: list[int]) -> None:
+    """What one delivery costs when so many tenants wait for one bucket: a token wakes one lane."""
+    for number in keys:
+        report.progress(f"{number:,} tenants that wait for one bucket")
+        core = Core()
+        core.admin(admin_pb2.SetConfigRequest(key="throttle.provider", value="1000,1"))
+        core.enqueue([f"tenant-{n}" for n in range(number)] * 2, throttle_keys=["provider"])
+        consumer, effects = core.open(credit=1000, batch=100)
+        spent, woken = 0, 0
+        while woken < min(number, 2000):
+            commands: list[Command] = []
+            for _, grant, _ in effects.frames:
+                commands += [FrameTaken(consumer), Ack(0, acks_of(grant))]
+            if not commands:
+                core.advance(max(0, core.broker.next_wake_ns() - core.now().mono_ns))
+            began = time.thread_time_ns()
+            effects = core.broker.handle(commands, core.now())
+            spent += time.thread_time_ns() - began
+            woken += sum(len(grant.messages) for _, grant, _ in effects.frames)
+        each = spent / woken / 1000
+        what = f"a delivery, {number:,} tenants parked on its bucket"
+        report.add(what, f"{each:.0f} us", "", **{f"parked_us_{number}": each})
 
 
 def _bucket_decision(report: Report) -> None:
