@@ -95,6 +95,11 @@ class FilaAdminStub:
                 request_serializer=fila_dot_v1_dot_admin__pb2.CancelMessageRequest.SerializeToString,
                 response_deserializer=fila_dot_v1_dot_admin__pb2.CancelMessageResponse.FromString,
                 _registered_method=True)
+        self.ListThrottles = channel.unary_unary(
+                '/fila.v1.FilaAdmin/ListThrottles',
+                request_serializer=fila_dot_v1_dot_admin__pb2.ListThrottlesRequest.SerializeToString,
+                response_deserializer=fila_dot_v1_dot_admin__pb2.ListThrottlesResponse.FromString,
+                _registered_method=True)
         self.SetConfig = channel.unary_unary(
                 '/fila.v1.FilaAdmin/SetConfig',
                 request_serializer=fila_dot_v1_dot_admin__pb2.SetConfigRequest.SerializeToString,
@@ -114,6 +119,16 @@ class FilaAdminStub:
                 '/fila.v1.FilaAdmin/ListConfig',
                 request_serializer=fila_dot_v1_dot_admin__pb2.ListConfigRequest.SerializeToString,
                 response_deserializer=fila_dot_v1_dot_admin__pb2.ListConfigResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/fila.v1.FilaAdmin/GetStatus',
+                request_serializer=fila_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=fila_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/fila.v1.FilaAdmin/Backup',
+                request_serializer=fila_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+                response_deserializer=fila_dot_v1_dot_admin__pb2.BackupResponse.FromString,
                 _registered_method=True)
         self.CreateApiKey = channel.unary_unary(
                 '/fila.v1.FilaAdmin/CreateApiKey',
@@ -161,7 +176,7 @@ class FilaAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteQueue(self, request, context):
-        """Removes a queue, its messages and every trace of them on disk.
+        """Removes a queue, its dead letters and every trace of them on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -203,7 +218,8 @@ class FilaAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+        """Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+        queues; enqueueing goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,8 +246,15 @@ class FilaAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListThrottles(self, request, context):
+        """Lists throttle keys that are configured or in use, by key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetConfig(self, request, context):
-        """Sets one runtime configuration entry.
+        """Sets one runtime configuration entry, or several together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -253,6 +276,20 @@ class FilaAdminServicer:
 
     def ListConfig(self, request, context):
         """Lists runtime configuration entries by key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """Says how the broker is doing, what is wrong with it, and what to do about it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backup(self, request, context):
+        """Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -356,6 +393,11 @@ def add_FilaAdminServicer_to_server(servicer, server):
                     request_deserializer=fila_dot_v1_dot_admin__pb2.CancelMessageRequest.FromString,
                     response_serializer=fila_dot_v1_dot_admin__pb2.CancelMessageResponse.SerializeToString,
             ),
+            'ListThrottles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListThrottles,
+                    request_deserializer=fila_dot_v1_dot_admin__pb2.ListThrottlesRequest.FromString,
+                    response_serializer=fila_dot_v1_dot_admin__pb2.ListThrottlesResponse.SerializeToString,
+            ),
             'SetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.SetConfig,
                     request_deserializer=fila_dot_v1_dot_admin__pb2.SetConfigRequest.FromString,
@@ -375,6 +417,16 @@ def add_FilaAdminServicer_to_server(servicer, server):
                     servicer.ListConfig,
                     request_deserializer=fila_dot_v1_dot_admin__pb2.ListConfigRequest.FromString,
                     response_serializer=fila_dot_v1_dot_admin__pb2.ListConfigResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=fila_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
+                    response_serializer=fila_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=fila_dot_v1_dot_admin__pb2.BackupRequest.FromString,
+                    response_serializer=fila_dot_v1_dot_admin__pb2.BackupResponse.SerializeToString,
             ),
             'CreateApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateApiKey,
@@ -738,6 +790,33 @@ class FilaAdmin:
             _registered_method=True)
 
     @staticmethod
+    def ListThrottles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fila.v1.FilaAdmin/ListThrottles',
+            fila_dot_v1_dot_admin__pb2.ListThrottlesRequest.SerializeToString,
+            fila_dot_v1_dot_admin__pb2.ListThrottlesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetConfig(request,
             target,
             options=(),
@@ -835,6 +914,60 @@ class FilaAdmin:
             '/fila.v1.FilaAdmin/ListConfig',
             fila_dot_v1_dot_admin__pb2.ListConfigRequest.SerializeToString,
             fila_dot_v1_dot_admin__pb2.ListConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fila.v1.FilaAdmin/GetStatus',
+            fila_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+            fila_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fila.v1.FilaAdmin/Backup',
+            fila_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+            fila_dot_v1_dot_admin__pb2.BackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66ila/v1/messages.proto\x12\x07\x66ila.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x01\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x07headers\x18\x02 \x03(\x0b\x32\x1d.fila.v1.Message.HeadersEntry\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12*\n\x08metadata\x18\x04 \x01(\x0b\x32\x18.fila.v1.MessageMetadata\x12.\n\ntimestamps\x18\x05 \x01(\x0b\x32\x1a.fila.v1.MessageTimestamps\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb7\x01\n\x0fMessageMetadata\x12\x14\n\x0c\x66\x61irness_key\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\r\x12\x15\n\rthrottle_keys\x18\x03 \x03(\t\x12\x15\n\rattempt_count\x18\x04 \x01(\r\x12\x10\n\x08queue_id\x18\x05 \x01(\t\x12\x13\n\x0blease_token\x18\x06 \x01(\t\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x15\n\rthrottle_cost\x18\x08 \x01(\r\"\x89\x02\n\x11MessageTimestamps\x12/\n\x0b\x65nqueued_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tleased_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ndeliver_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\tItemError\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.fila.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"/\n\nItemResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError*\xf1\x05\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12 \n\x1c\x45RROR_REASON_QUEUE_NOT_FOUND\x10\x01\x12\"\n\x1e\x45RROR_REASON_MESSAGE_NOT_FOUND\x10\x02\x12\x1e\n\x1a\x45RROR_REASON_LEASE_EXPIRED\x10\x03\x12%\n!ERROR_REASON_QUEUE_ALREADY_EXISTS\x10\x04\x12!\n\x1d\x45RROR_REASON_INVALID_ARGUMENT\x10\x05\x12\x1f\n\x1b\x45RROR_REASON_INVALID_SCRIPT\x10\x06\x12(\n$ERROR_REASON_NOT_A_DEAD_LETTER_QUEUE\x10\x07\x12\'\n#ERROR_REASON_PARENT_QUEUE_NOT_FOUND\x10\x08\x12\"\n\x1e\x45RROR_REASON_MESSAGE_TOO_LARGE\x10\t\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\n\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x0b\x12\x1a\n\x16\x45RROR_REASON_DISK_FULL\x10\x0c\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\r\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\x0e\x12\"\n\x1e\x45RROR_REASON_PERMISSION_DENIED\x10\x0f\x12\x1f\n\x1b\x45RROR_REASON_STORAGE_FAILED\x10\x10\x12\x1c\n\x18\x45RROR_REASON_HOOK_FAILED\x10\x11\x12!\n\x1d\x45RROR_REASON_CONFIG_NOT_FOUND\x10\x12\x12\x1f\n\x1b\x45RROR_REASON_MESSAGE_LEASED\x10\x13\x12\"\n\x1e\x45RROR_REASON_API_KEY_NOT_FOUND\x10\x14\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x15\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66ila/v1/messages.proto\x12\x07\x66ila.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x01\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x07headers\x18\x02 \x03(\x0b\x32\x1d.fila.v1.Message.HeadersEntry\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12*\n\x08metadata\x18\x04 \x01(\x0b\x32\x18.fila.v1.MessageMetadata\x12.\n\ntimestamps\x18\x05 \x01(\x0b\x32\x1a.fila.v1.MessageTimestamps\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdb\x01\n\x0fMessageMetadata\x12\x14\n\x0c\x66\x61irness_key\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\r\x12\x15\n\rthrottle_keys\x18\x03 \x03(\t\x12\x15\n\rattempt_count\x18\x04 \x01(\r\x12\x10\n\x08queue_id\x18\x05 \x01(\t\x12\x13\n\x0blease_token\x18\x06 \x01(\t\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x15\n\rthrottle_cost\x18\x08 \x01(\r\x12\"\n\x08\x66\x61ilures\x18\t \x03(\x0b\x32\x10.fila.v1.Failure\"m\n\x07\x46\x61ilure\x12-\n\tfailed_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x15.fila.v1.FailureCause\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x89\x02\n\x11MessageTimestamps\x12/\n\x0b\x65nqueued_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tleased_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ndeliver_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\tItemError\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.fila.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"/\n\nItemResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError*\x98\x01\n\x0c\x46\x61ilureCause\x12\x1d\n\x19\x46\x41ILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46\x41ILURE_CAUSE_NACK\x10\x01\x12\x19\n\x15\x46\x41ILURE_CAUSE_EXPIRED\x10\x02\x12\x1e\n\x1a\x46\x41ILURE_CAUSE_MAX_ATTEMPTS\x10\x03\x12\x16\n\x12\x46\x41ILURE_CAUSE_HOOK\x10\x04*\xf1\x05\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12 \n\x1c\x45RROR_REASON_QUEUE_NOT_FOUND\x10\x01\x12\"\n\x1e\x45RROR_REASON_MESSAGE_NOT_FOUND\x10\x02\x12\x1e\n\x1a\x45RROR_REASON_LEASE_EXPIRED\x10\x03\x12%\n!ERROR_REASON_QUEUE_ALREADY_EXISTS\x10\x04\x12!\n\x1d\x45RROR_REASON_INVALID_ARGUMENT\x10\x05\x12\x1f\n\x1b\x45RROR_REASON_INVALID_SCRIPT\x10\x06\x12(\n$ERROR_REASON_NOT_A_DEAD_LETTER_QUEUE\x10\x07\x12\'\n#ERROR_REASON_PARENT_QUEUE_NOT_FOUND\x10\x08\x12\"\n\x1e\x45RROR_REASON_MESSAGE_TOO_LARGE\x10\t\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\n\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x0b\x12\x1a\n\x16\x45RROR_REASON_DISK_FULL\x10\x0c\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\r\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\x0e\x12\"\n\x1e\x45RROR_REASON_PERMISSION_DENIED\x10\x0f\x12\x1f\n\x1b\x45RROR_REASON_STORAGE_FAILED\x10\x10\x12\x1c\n\x18\x45RROR_REASON_HOOK_FAILED\x10\x11\x12!\n\x1d\x45RROR_REASON_CONFIG_NOT_FOUND\x10\x12\x12\x1f\n\x1b\x45RROR_REASON_MESSAGE_LEASED\x10\x13\x12\"\n\x1e\x45RROR_REASON_API_KEY_NOT_FOUND\x10\x14\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x15\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MESSAGE_HEADERSENTRY']._loaded_options = None
   _globals['_MESSAGE_HEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_ERRORREASON']._serialized_start=869
-  _globals['_ERRORREASON']._serialized_end=1622
+  _globals['_FAILURECAUSE']._serialized_start=1016
+  _globals['_FAILURECAUSE']._serialized_end=1168
+  _globals['_ERRORREASON']._serialized_start=1171
+  _globals['_ERRORREASON']._serialized_end=1924
   _globals['_MESSAGE']._serialized_start=69
   _globals['_MESSAGE']._serialized_end=295
   _globals['_MESSAGE_HEADERSENTRY']._serialized_start=249
   _globals['_MESSAGE_HEADERSENTRY']._serialized_end=295
   _globals['_MESSAGEMETADATA']._serialized_start=298
-  _globals['_MESSAGEMETADATA']._serialized_end=481
-  _globals['_MESSAGETIMESTAMPS']._serialized_start=484
-  _globals['_MESSAGETIMESTAMPS']._serialized_end=749
-  _globals['_ITEMERROR']._serialized_start=751
-  _globals['_ITEMERROR']._serialized_end=817
-  _globals['_ITEMRESULT']._serialized_start=819
-  _globals['_ITEMRESULT']._serialized_end=866
+  _globals['_MESSAGEMETADATA']._serialized_end=517
+  _globals['_FAILURE']._serialized_start=519
+  _globals['_FAILURE']._serialized_end=628
+  _globals['_MESSAGETIMESTAMPS']._serialized_start=631
+  _globals['_MESSAGETIMESTAMPS']._serialized_end=896
+  _globals['_ITEMERROR']._serialized_start=898
+  _globals['_ITEMERROR']._serialized_end=964
+  _globals['_ITEMRESULT']._serialized_start=966
+  _globals['_ITEMRESULT']._serialized_end=1013
 # @@protoc_insertion_point(module_scope)

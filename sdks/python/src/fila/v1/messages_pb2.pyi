@@ -10,6 +10,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class FailureCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_CAUSE_UNSPECIFIED: _ClassVar[FailureCause]
+    FAILURE_CAUSE_NACK: _ClassVar[FailureCause]
+    FAILURE_CAUSE_EXPIRED: _ClassVar[FailureCause]
+    FAILURE_CAUSE_MAX_ATTEMPTS: _ClassVar[FailureCause]
+    FAILURE_CAUSE_HOOK: _ClassVar[FailureCause]
+
 class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
@@ -34,6 +42,11 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_MESSAGE_LEASED: _ClassVar[ErrorReason]
     ERROR_REASON_API_KEY_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+FAILURE_CAUSE_UNSPECIFIED: FailureCause
+FAILURE_CAUSE_NACK: FailureCause
+FAILURE_CAUSE_EXPIRED: FailureCause
+FAILURE_CAUSE_MAX_ATTEMPTS: FailureCause
+FAILURE_CAUSE_HOOK: FailureCause
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_QUEUE_NOT_FOUND: ErrorReason
 ERROR_REASON_MESSAGE_NOT_FOUND: ErrorReason
@@ -79,7 +92,7 @@ class Message(_message.Message):
     def __init__(self, id: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., payload: _Optional[bytes] = ..., metadata: _Optional[_Union[MessageMetadata, _Mapping]] = ..., timestamps: _Optional[_Union[MessageTimestamps, _Mapping]] = ...) -> None: ...
 
 class MessageMetadata(_message.Message):
-    __slots__ = ("fairness_key", "weight", "throttle_keys", "attempt_count", "queue_id", "lease_token", "last_error", "throttle_cost")
+    __slots__ = ("fairness_key", "weight", "throttle_keys", "attempt_count", "queue_id", "lease_token", "last_error", "throttle_cost", "failures")
     FAIRNESS_KEY_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +101,7 @@ class MessageMetadata(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_COST_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     fairness_key: str
     weight: int
     throttle_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -96,7 +110,18 @@ class MessageMetadata(_message.Message):
     lease_token: str
     last_error: str
     throttle_cost: int
-    def __init__(self, fairness_key: _Optional[str] = ..., weight: _Optional[int] = ..., throttle_keys: _Optional[_Iterable[str]] = ..., attempt_count: _Optional[int] = ..., queue_id: _Optional[str] = ..., lease_token: _Optional[str] = ..., last_error: _Optional[str] = ..., throttle_cost: _Optional[int] = ...) -> None: ...
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    def __init__(self, fairness_key: _Optional[str] = ..., weight: _Optional[int] = ..., throttle_keys: _Optional[_Iterable[str]] = ..., attempt_count: _Optional[int] = ..., queue_id: _Optional[str] = ..., lease_token: _Optional[str] = ..., last_error: _Optional[str] = ..., throttle_cost: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("failed_at", "cause", "error")
+    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    failed_at: _timestamp_pb2.Timestamp
+    cause: FailureCause
+    error: str
+    def __init__(self, failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[_Union[FailureCause, str]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class MessageTimestamps(_message.Message):
     __slots__ = ("enqueued_at", "leased_at", "lease_expires_at", "deliver_at", "expires_at")

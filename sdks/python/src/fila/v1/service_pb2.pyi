@@ -198,3 +198,63 @@ class ExtendLeaseResult(_message.Message):
     error: _messages_pb2.ItemError
     lease_expires_at: _timestamp_pb2.Timestamp
     def __init__(self, error: _Optional[_Union[_messages_pb2.ItemError, _Mapping]] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SettleGrantsRequest(_message.Message):
+    __slots__ = ("settlements",)
+    SETTLEMENTS_FIELD_NUMBER: _ClassVar[int]
+    settlements: _containers.RepeatedCompositeFieldContainer[GrantSettlement]
+    def __init__(self, settlements: _Optional[_Iterable[_Union[GrantSettlement, _Mapping]]] = ...) -> None: ...
+
+class GrantSettlement(_message.Message):
+    __slots__ = ("queue", "lease_token", "except_message_ids", "expected_messages", "ack", "nack", "extend")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXCEPT_MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    lease_token: str
+    except_message_ids: _containers.RepeatedScalarFieldContainer[str]
+    expected_messages: int
+    ack: GrantAck
+    nack: GrantNack
+    extend: GrantExtension
+    def __init__(self, queue: _Optional[str] = ..., lease_token: _Optional[str] = ..., except_message_ids: _Optional[_Iterable[str]] = ..., expected_messages: _Optional[int] = ..., ack: _Optional[_Union[GrantAck, _Mapping]] = ..., nack: _Optional[_Union[GrantNack, _Mapping]] = ..., extend: _Optional[_Union[GrantExtension, _Mapping]] = ...) -> None: ...
+
+class GrantAck(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GrantNack(_message.Message):
+    __slots__ = ("error", "retry_after_ms", "throttle_key")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_KEY_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    retry_after_ms: int
+    throttle_key: str
+    def __init__(self, error: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., throttle_key: _Optional[str] = ...) -> None: ...
+
+class GrantExtension(_message.Message):
+    __slots__ = ("extend_ms",)
+    EXTEND_MS_FIELD_NUMBER: _ClassVar[int]
+    extend_ms: int
+    def __init__(self, extend_ms: _Optional[int] = ...) -> None: ...
+
+class SettleGrantsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[GrantResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[GrantResult, _Mapping]]] = ...) -> None: ...
+
+class GrantResult(_message.Message):
+    __slots__ = ("error", "messages", "lease_expires_at")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    error: _messages_pb2.ItemError
+    messages: int
+    lease_expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, error: _Optional[_Union[_messages_pb2.ItemError, _Mapping]] = ..., messages: _Optional[int] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -80,6 +80,11 @@ class FilaServiceStub:
                 request_serializer=fila_dot_v1_dot_service__pb2.ExtendLeaseRequest.SerializeToString,
                 response_deserializer=fila_dot_v1_dot_service__pb2.ExtendLeaseResponse.FromString,
                 _registered_method=True)
+        self.SettleGrants = channel.unary_unary(
+                '/fila.v1.FilaService/SettleGrants',
+                request_serializer=fila_dot_v1_dot_service__pb2.SettleGrantsRequest.SerializeToString,
+                response_deserializer=fila_dot_v1_dot_service__pb2.SettleGrantsResponse.FromString,
+                _registered_method=True)
 
 
 class FilaServiceServicer:
@@ -149,6 +154,13 @@ class FilaServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SettleGrants(self, request, context):
+        """Acks, nacks or prolongs whole grants: one result per item, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FilaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_FilaServiceServicer_to_server(servicer, server):
                     servicer.ExtendLease,
                     request_deserializer=fila_dot_v1_dot_service__pb2.ExtendLeaseRequest.FromString,
                     response_serializer=fila_dot_v1_dot_service__pb2.ExtendLeaseResponse.SerializeToString,
+            ),
+            'SettleGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleGrants,
+                    request_deserializer=fila_dot_v1_dot_service__pb2.SettleGrantsRequest.FromString,
+                    response_serializer=fila_dot_v1_dot_service__pb2.SettleGrantsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -442,6 +459,33 @@ class FilaService:
             '/fila.v1.FilaService/ExtendLease',
             fila_dot_v1_dot_service__pb2.ExtendLeaseRequest.SerializeToString,
             fila_dot_v1_dot_service__pb2.ExtendLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SettleGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fila.v1.FilaService/SettleGrants',
+            fila_dot_v1_dot_service__pb2.SettleGrantsRequest.SerializeToString,
+            fila_dot_v1_dot_service__pb2.SettleGrantsResponse.FromString,
             options,
             channel_credentials,
             insecure,
