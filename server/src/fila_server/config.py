@@ -1,39 +1,49 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Every setting of the broker: its default, what it may be, and the reason for it.
 
-Settings come from one TOML file and from `FILA_<SECTION>__<KEY>` variables, which win. The
-annotations below are the only place that says what a value may be: loading, checking, error texts
-and the reference page all follow from them. A section checks itself whenever one is made, so
+The annotations below are the only place that says what a value may be: reading, checking, error
+texts and the reference page all follow from them. A section checks itself whenever one is made, so
 `dataclasses.replace` with a bad value is refused too.
 
-This module reads files and the mapping it is given. It knows nothing of the command line, and it
-never opens a data directory, a socket or a certificate.
+This module knows no file, no environment and no command line: `sources.py` reads them.
 """
 
 import dataclasses
-import difflib
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-TIB = 1024 * GIB
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-YEAR_MS = 365 * DAY_MS
+from fila_server.limits import (
+    DAY_MS,
+    FAILURE_ERROR_BYTES,
+    FAILURES_KEPT,
+    GIB,
+    GRPC_MESSAGE_BYTES,
+    HOUR_MS,
+    KIB,
+    MAX_DELAY_MS,
+    MAX_HOOK_MEMORY_BYTES,
+    MAX_HOOK_TIMEOUT_MS,
+    MAX_KEY_BYTES,
+    MAX_QUANTUM,
+    MAX_RETRY_DELAY_MS,
+    MAX_THROTTLE_KEYS,
+    MAX_TTL_MS,
+    MAX_VISIBILITY_MS,
+    MIB,
+    MIN_HOOK_MEMORY_BYTES,
+    MINUTE_MS,
+    SDK_MESSAGE_BYTES,
+    TIB,
+    YEAR_MS,
+)
 
-# gRPC's receive limit in every language unless a client raises it.
-GRPC_MESSAGE_BYTES = 4 * MIB
-# What the SDKs of this repository accept.
-SDK_MESSAGE_BYTES = 64 * MIB
 # Id, timestamps, lease token and protobuf tags of one message, with room to spare.
 _MESSAGE_FRAME_BYTES = KIB
 # Protobuf tags and lengths of one header or one key.
 _ENTRY_FRAME_BYTES = 16
+# A failure's time, cause and tags, beside its text.
+_FAILURE_FRAME_BYTES = 32
 
 
 class ConfigError(Exception):
@@ -49,6 +59,11 @@ class Between:
 
     low: int
     high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number from 0 to 1, both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +84,13 @@ def _is_address(value: str) -> bool:
     return bool(colon and host and is_number and int(port) <= 65535)
 
 
-def _is_url(value: str) -> bool:
+def _is_collector(value: str) -> bool:
     scheme, separator, rest = value.partition("://")
-    return scheme in ("http", "https") and bool(separator) and bool(rest)
+    if not value:
+        return True
+    # Credentials belong into OTEL_EXPORTER_OTLP_HEADERS: an address shows up in logs.
+    is_plain = rest.isascii() and rest.isprintable() and "@" not in rest and " " not in rest
+    return bool(separator) and scheme in ("http", "https") and is_plain and bool(rest.strip("/"))
 
 
 def _is_header_safe(value: str) -> bool:
@@ -79,8 +98,10 @@ def _is_header_safe(value: str) -> bool:
 
 
 ADDRESS = Form("host:port, an IPv6 host in brackets, port 0 to 65535", _is_address)
-OPTIONAL_ADDRESS = Form(f"empty or {ADDRESS.name}", lambda v: not v or _is_address(v))
-OPTIONAL_URL = Form("empty or an http:// or https:// URL", lambda v: not v or _is_url(v))
+OPTIONAL_ADDRESS = Form(
+    "empty or host:port, an IPv6 host in brackets", lambda value: not value or _is_address(value)
+)
+COLLECTOR = Form("empty, http://host:port or https://host:port", _is_collector)
 OPTIONAL_KEY = Form("empty or printable ASCII without spaces", _is_header_safe)
 FILLED = Form("a text that is not empty", bool)
 
@@ -94,8 +115,8 @@ class _Section:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            setting = _SETTINGS[f"{_SECTION_NAMES[type(self)]}.{item.name}"]
-            _check(setting, getattr(self, item.name), "")
+            setting = SETTINGS[f"{_SECTION_NAMES[type(self)]}.{item.name}"]
+            setting.check(getattr(self, item.name), "")
 
 
 # --- The settings ---------------------------------------------------------------------------------
@@ -112,6 +133,9 @@ class ServerConfig(_Section):
     shutdown_grace_ms: Annotated[int, Between(0, 600_000)] = 10_000
     # grpcurl and the like work out of the box; the contract is public anyway.
     reflection: bool = True
+    # How calls travel. "auto" is the native edge where the package fila-edge is installed, and
+    # grpcio elsewhere; naming one is for those who compare them.
+    transport: Literal["auto", "edge", "grpcio"] = "auto"
     # "auto" is text on a terminal and JSON elsewhere, as people and log collectors want it.
     log_format: Literal["auto", "json", "text"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -121,14 +145,17 @@ class ServerConfig(_Section):
 class SchedulerConfig(_Section):
     # Messages per weight unit and turn. Small, because a lone message waits for quantum x weight of
     # every other key; batches form from neighbouring turns, so a large one buys no throughput.
-    quantum: Annotated[int, Between(1, 1000)] = 1
+    quantum: Annotated[int, Between(1, MAX_QUANTUM)] = 1
     # SQS has the same default and the same maximum of 12 hours.
-    visibility_timeout_ms: Annotated[int, Between(1, 12 * HOUR_MS)] = 30_000
+    visibility_timeout_ms: Annotated[int, Between(1, MAX_VISIBILITY_MS)] = 30_000
     # Encoded pending messages kept in memory; the rest are read back when they are picked.
     hot_bytes: Annotated[int, Between(0, TIB)] = 256 * MIB
     # Commands that may wait for the engine before callers get RESOURCE_EXHAUSTED: some seconds of
     # single calls at the 0.3 ms that each costs the server.
     inbox_max: Count = 10_000
+    # Requests that arrive or wait, in bytes, before callers get RESOURCE_EXHAUSTED. Four of the
+    # largest: what waits longer is better kept by the client.
+    inbox_bytes: Annotated[int, Between(MIB, TIB)] = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +166,17 @@ class StorageConfig(_Section):
     sync: Literal["always", "interval", "never"] = "always"
     # What "interval" may lose at power loss; Redis's everysec.
     sync_interval_ms: Annotated[int, Between(1, 60_000)] = 1000
-    # Below this, enqueues are refused, so that acks, which need disk too, can still drain the
-    # queues. RabbitMQ's disk_free_limit is 50 MB.
+    # Kept free for acks, which need disk too, beyond what the store needs for what it holds; below
+    # that enqueues are refused. RabbitMQ's disk_free_limit is 50 MB.
     min_free_bytes: Annotated[int, Between(0, TIB)] = 64 * MIB
     # RocksDB's default is 32 MiB; backlogs that were pushed out of memory are read through it.
     block_cache_bytes: Annotated[int, Between(MIB, TIB)] = 64 * MIB
-    # RocksDB's default. A column may fill three of them while one is written out.
+    # RocksDB's default. A column may fill three of them while one is written out. A volume of less
+    # than 128 of them gets smaller ones.
     write_buffer_bytes: Annotated[int, Between(64 * KIB, GIB)] = 64 * MIB
+    # Where `fila backup` may make its directories, best on another volume. Empty: nowhere, so that
+    # a key alone lets nobody write files to the broker's machine.
+    backup_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +194,9 @@ class LimitsConfig(_Section):
     # The longest file name nearly everywhere, and RabbitMQ's limit for a queue name.
     max_name_bytes: Annotated[int, Between(1, 255)] = 255
     # Keys are tenants, providers, request ids: an id or an address with room to spare.
-    max_fairness_key_bytes: Annotated[int, Between(1, 4 * KIB)] = 256
+    max_fairness_key_bytes: Annotated[int, Between(1, MAX_KEY_BYTES)] = 256
     # A delivery takes from all its buckets at once, so each key adds to every scheduling decision.
-    max_throttle_keys: Annotated[int, Between(0, 256)] = 16
+    max_throttle_keys: Annotated[int, Between(0, MAX_THROTTLE_KEYS)] = 16
     # A UUID, a hash or a composed business key.
     max_idempotency_key_bytes: Annotated[int, Between(1, 4 * KIB)] = 256
     # Credit of one stream. SQS allows 120,000 messages in flight per queue.
@@ -179,14 +210,19 @@ class LimitsConfig(_Section):
     max_frame_bytes: Annotated[int, Between(1, SDK_MESSAGE_BYTES - 1)] = 3 * MIB + 768 * KIB
     # Open streams; each holds buffers of its own.
     max_consumers: Count = 10_000
+    # A connection costs tens of kilobytes and a descriptor; fewer where the system allows fewer.
+    max_connections: Count = 10_000
     # Unary calls, waiting Receive calls and streams together; a thousand clients with 20 each.
     max_concurrent_rpcs: Count = 20_000
     # The longest a Receive call may wait; load balancers cut idle calls after a minute or so.
     max_wait_ms: Annotated[int, Between(0, HOUR_MS)] = 60_000
     # Delays of months exist (renewals, reminders); beyond a year a scheduler is the better tool.
-    max_delay_ms: Annotated[int, Between(0, 100 * YEAR_MS)] = YEAR_MS
+    max_delay_ms: Annotated[int, Between(0, MAX_DELAY_MS)] = YEAR_MS
+    # How long a consumer's `retry_after` may keep a throttle key from everybody. Providers ask for
+    # seconds to minutes; what lasts longer is for an operator to decide (`fila throttle pause`).
+    max_backpressure_ms: Annotated[int, Between(1, MAX_RETRY_DELAY_MS)] = HOUR_MS
     # Far away, but a time in nanoseconds still fits 63 bits until 2262.
-    max_ttl_ms: Annotated[int, Between(1, 100 * YEAR_MS)] = 10 * YEAR_MS
+    max_ttl_ms: Annotated[int, Between(1, MAX_TTL_MS)] = 10 * YEAR_MS
     # Dead-letter queues included. Every queue is kept in memory, empty or not.
     max_queues: Count = 100_000
     # A stack trace's useful end; stored with the message at every nack.
@@ -220,6 +256,7 @@ class LimitsConfig(_Section):
             + keys * (self.max_fairness_key_bytes + _ENTRY_FRAME_BYTES)
             + self.max_idempotency_key_bytes
             + self.max_error_bytes
+            + FAILURES_KEPT * (FAILURE_ERROR_BYTES + _FAILURE_FRAME_BYTES)
             + self.max_name_bytes
             + _MESSAGE_FRAME_BYTES
         )
@@ -228,21 +265,17 @@ class LimitsConfig(_Section):
 @dataclass(frozen=True, slots=True)
 class LuaConfig(_Section):
     # A hook takes 5 us; a thousand times that is a loop. It holds the engine while it runs.
-    default_timeout_ms: Annotated[int, Between(1, 10_000)] = 10
+    default_timeout_ms: Annotated[int, Between(1, MAX_HOOK_TIMEOUT_MS)] = 10
+    # No queue may ask for more: a hook holds the only thread, and everybody waits. Far below the
+    # 100 ms that people notice, and five times the default.
+    max_timeout_ms: Annotated[int, Between(1, MAX_HOOK_TIMEOUT_MS)] = 50
     # A message's headers and what a hook builds from them, several times over.
-    default_memory_limit_bytes: Annotated[int, Between(64 * KIB, GIB)] = MIB
+    default_memory_limit_bytes: Annotated[
+        int, Between(MIN_HOOK_MEMORY_BYTES, MAX_HOOK_MEMORY_BYTES)
+    ] = MIB
     # Failures in a row after which a queue's hook rests, and for how long.
     circuit_breaker_threshold: Annotated[int, Between(1, 1000)] = 3
     circuit_breaker_cooldown_ms: Annotated[int, Between(1, HOUR_MS)] = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class TelemetryConfig(_Section):
-    # Empty sends nothing: no surprise traffic, no retries against a collector that is not there.
-    otlp_endpoint: Annotated[str, OPTIONAL_URL] = ""
-    service_name: Annotated[str, FILLED] = "fila"
-    # OpenTelemetry's default is 60 s, too coarse to watch a tenant being starved.
-    metrics_interval_ms: Annotated[int, Between(100, HOUR_MS)] = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +294,35 @@ class AuthConfig(_Section):
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig(_Section):
-    # Plain HTTP for probes and metrics. Off, because it is one more open port.
+    # Off, because most brokers need no second port; the container image has it on loopback.
     listen_addr: Annotated[str, OPTIONAL_ADDRESS] = ""
+    # Names beside the machine's own that browsers may ask for while API keys are off, with commas
+    # between. Any other could be a stranger's page that was made to point here.
+    host_names: str = ""
+    # From the last thing that a person did to the end of a session. OWASP asks for 15 to 30 minutes
+    # where little is at stake.
+    session_ms: Annotated[int, Between(1000, 7 * DAY_MS)] = 30 * MINUTE_MS
+    # A page needs one or two; a hundred pages and some probes.
+    max_connections: Count = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig(_Section):
+    # A collector that speaks OTLP over gRPC; empty sends nothing. 4317 is the usual port.
+    otlp_endpoint: Annotated[str, COLLECTOR] = ""
+    # What the collector calls this broker.
+    service_name: Annotated[str, FILLED] = "fila"
+    # How often metrics are pushed. Prometheus scrapes every 15 s or so; OpenTelemetry's own default
+    # of a minute hides what an operator looks for.
+    metrics_interval_ms: Annotated[int, Between(100, HOUR_MS)] = 10_000
+    # Off leaves metrics alone: spans cost per call, counters next to nothing.
+    traces: bool = True
+    # Of the calls that come without a decision of their caller; one that has decided is followed. A
+    # span of every call costs the broker half as much again per message.
+    sample_ratio: Annotated[float, Share()] = 0.0
+    # Fairness keys with labels of their own, the busiest of all queues together; the others of a
+    # queue are summed under "other". As many throttle keys.
+    max_keys: Annotated[int, Between(0, 10_000)] = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +334,10 @@ class Config:
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     lua: LuaConfig = field(default_factory=LuaConfig)
-    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 
     def __post_init__(self) -> None:
         tls, limits = self.tls, self.limits
@@ -294,6 +354,12 @@ class Config:
             raise ConfigError(
                 f"limits.default_in_flight = {limits.default_in_flight}: "
                 f"must not exceed limits.max_in_flight ({limits.max_in_flight})"
+            )
+        if self.lua.default_timeout_ms > self.lua.max_timeout_ms:
+            raise ConfigError(
+                f"lua.default_timeout_ms = {self.lua.default_timeout_ms}: "
+                f"must not exceed lua.max_timeout_ms ({self.lua.max_timeout_ms}): lower one or "
+                "raise the other"
             )
         for key in ("max_frame_bytes", "max_request_bytes"):
             if getattr(limits, key) < limits.max_message_bytes:
@@ -331,10 +397,30 @@ class Setting(NamedTuple):
             return "true or false"
         if isinstance(rule, Between):
             return f"an integer from {rule.low} to {rule.high}"
+        if isinstance(rule, Share):
+            return "a number from 0 to 1"
         return rule.name if isinstance(rule, Form) else "a text"
 
+    def check(self, value: object, source: str) -> None:
+        """Raise ConfigError, which starts with `source`, unless the value is allowed."""
+        if not _is_allowed(self.hint, value):
+            shown = "..." if self.is_secret else repr(value)
+            raise ConfigError(f"{source}{self.name} = {shown}: must be {self.allowed}")
 
-def _split(hint: Any) -> tuple[Any, Between | Form | None]:
+    def parse(self, text: str) -> object:
+        """Turn a variable's text into the setting's type, or return it as it is, to be refused."""
+        base, _ = _split(self.hint)
+        if base is bool:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+        if base in (int, float):
+            try:
+                return base(text)
+            except ValueError:
+                return text
+        return text
+
+
+def _split(hint: Any) -> tuple[Any, Between | Share | Form | None]:
     if get_origin(hint) is Annotated:
         base, rule = get_args(hint)
         return base, rule
@@ -345,6 +431,8 @@ def _is_allowed(hint: Any, value: object) -> bool:
     base, rule = _split(hint)
     if get_origin(base) is Literal:
         return value in get_args(base)
+    if isinstance(rule, Share):
+        return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
     if type(value) is not base:  # Not isinstance: TOML's true is no integer.
         return False
     if isinstance(rule, Between):
@@ -352,112 +440,16 @@ def _is_allowed(hint: Any, value: object) -> bool:
     return rule is None or (isinstance(value, str) and rule.accepts(value))
 
 
-def _parse(hint: Any, text: str) -> object:
-    """Turn a variable's text into the setting's type, or return it as it is, to be refused."""
-    base, _ = _split(hint)
-    if base is bool:
-        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-    if base is int:
-        try:
-            return int(text)
-        except ValueError:
-            return text
-    return text
-
-
-def _check(setting: Setting, value: object, source: str) -> None:
-    if not _is_allowed(setting.hint, value):
-        shown = "..." if setting.is_secret else repr(value)
-        raise ConfigError(f"{source}{setting.name} = {shown}: must be {setting.allowed}")
-
-
-_SECTIONS: dict[str, type[Any]] = get_type_hints(Config)
-_SECTION_NAMES = {section: name for name, section in _SECTIONS.items()}
-_SETTINGS = {
+# By name, in the order of the sections and of the keys within each.
+SECTIONS: dict[str, type[Any]] = get_type_hints(Config)
+_SECTION_NAMES = {section: name for name, section in SECTIONS.items()}
+SETTINGS = {
     f"{name}.{item.name}": Setting(
         f"{name}.{item.name}",
         get_type_hints(section, include_extras=True)[item.name],
         item.default,
         not item.repr,
     )
-    for name, section in _SECTIONS.items()
+    for name, section in SECTIONS.items()
     for item in dataclasses.fields(section)
 }
-
-
-def settings() -> Iterator[Setting]:
-    """Yield every setting, in the order of the sections and of the keys within each."""
-    yield from _SETTINGS.values()
-
-
-# --- Loading --------------------------------------------------------------------------------------
-
-DEFAULT_PATHS = (Path("fila.toml"), Path("/etc/fila/fila.toml"))
-
-
-def load(path: str | None, env: Mapping[str, str]) -> Config:
-    """Read the file at `path`, else the first of DEFAULT_PATHS there is, then apply `env`.
-
-    Raises ConfigError; its one line names the file or variable, the setting and what is allowed.
-    """
-    chosen = next((p for p in DEFAULT_PATHS if p.exists()), None) if path is None else Path(path)
-    values: dict[str, dict[str, object]] = {name: {} for name in _SECTIONS}
-    if chosen is not None:
-        for setting, value in _from_file(chosen):
-            _put(values, setting, value, f"{chosen}: ")
-    for setting, value in _from_environment(env):
-        _put(values, setting, value, f"{setting.variable}: ")
-    return Config(**{name: section(**values[name]) for name, section in _SECTIONS.items()})
-
-
-def _put(
-    values: dict[str, dict[str, object]], setting: Setting, value: object, source: str
-) -> None:
-    _check(setting, value, source)
-    section, _, key = setting.name.partition(".")
-    values[section][key] = value
-
-
-def _from_file(path: Path) -> Iterator[tuple[Setting, object]]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    for section, table in document.items():
-        if not isinstance(table, dict):
-            nearest = _nearest(section)
-            raise ConfigError(f"{path}: {section} is in no section; the nearest is {nearest}")
-        if section not in _SECTIONS:
-            nearest = difflib.get_close_matches(section, _SECTIONS, 1, 0.0)[0]
-            raise ConfigError(f"{path}: unknown section [{section}]; the nearest is [{nearest}]")
-        for key, value in table.items():
-            name = f"{section}.{key}"
-            if name not in _SETTINGS:
-                nearest = _nearest(name)
-                raise ConfigError(f"{path}: unknown setting {name}; the nearest is {nearest}")
-            yield _SETTINGS[name], value
-
-
-def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[Setting, object]]:
-    for variable in sorted(env):
-        if not variable.startswith("FILA_") or "__" not in variable:
-            continue  # FILA_ADDR and the like belong to clients.
-        name = variable.removeprefix("FILA_").replace("__", ".", 1).lower()
-        setting = _SETTINGS.get(name)
-        if setting is None or setting.variable != variable:
-            nearest = _SETTINGS[_nearest(name)].variable
-            raise ConfigError(f"unknown environment variable {variable}; the nearest is {nearest}")
-        yield setting, _parse(setting.hint, env[variable])
-
-
-def _nearest(name: str) -> str:
-    """The setting that was probably meant: the same key elsewhere, else the closest spelling."""
-    section, _, key = name.rpartition(".")
-    pool = [known for known in _SETTINGS if known.partition(".")[2] == key]
-    pool = pool or [known for known in _SETTINGS if known.partition(".")[0] == section]
-    matches: list[str] = difflib.get_close_matches(name, pool or _SETTINGS, 1, 0.0)
-    return matches[0]

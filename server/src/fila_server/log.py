@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Logs on stderr: text for a terminal, one JSON object a line otherwise. Never a payload or a
 header value.
+
+A record may carry `facts`: names and values that programs look for. They are fields of the JSON
+object, and follow the message in a text.
 """
 
 from __future__ import annotations
@@ -24,9 +27,17 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= getattr(record, "facts", {})
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+class _Text(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", {})
+        rest = [f"{name}={json.dumps(value)}" for name, value in facts.items()]
+        return " ".join((super().formatMessage(record), *rest))
 
 
 def configure_logging(level: str, form: str) -> None:
@@ -35,5 +46,10 @@ def configure_logging(level: str, form: str) -> None:
     if form == "json" or (form == "auto" and not sys.stderr.isatty()):
         handler.setFormatter(_Json())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(_Text("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def set_level(level: str) -> None:
+    """Say more or less from now on."""
+    logging.getLogger().setLevel(level.upper())

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import click
 
-from fila_server.cli import failures, render, views
+from fila_server.cli import failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
 from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
-from fila_server.cli.words import counted, quoted
+from fila_server.cli.values import Whole
+from fila_server.cli.words import counted, quoted, shell_word
 
 
 @click.group(cls=CommandGroup, example="fila config set plan:acme gold\nfila config list")
@@ -22,13 +23,16 @@ def config() -> None:
 @click.argument("value")
 @pass_session
 def set_(session: Session, key: str, value: str) -> None:
-    """Set one entry, in force at once and stored."""
+    """Set one entry, in force at once and stored.
+
+    An empty value ("") removes the entry.
+    """
     with session.client() as client:
         client.set_config(key, value)
     if session.json:
         render.print_document({"key": key, "value": value})
     else:
-        render.say(f"Set {quoted(key)}")
+        render.say(f"{'Set' if value else 'Removed'} {quoted(key)}")
 
 
 @config.command(cls=BrokerCommand, example="fila config get plan:acme")
@@ -82,9 +86,7 @@ def delete(session: Session, key: str) -> None:
     fila redrive orders.dlq --count 100 --key acme --error-contains timeout""",
 )
 @click.argument("dlq")
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="The most to move; all unless told."
-)
+@click.option("--count", type=Whole(min=1), metavar="N", help="The most to move; all unless told.")
 @click.option("--key", metavar="K", help="Only this fairness key.")
 @click.option("--error-contains", metavar="TEXT", help="Only where the last error contains this.")
 @click.option(
@@ -103,7 +105,10 @@ def redrive(
     error_contains: str | None,
     message_ids: Sequence[str],
 ) -> None:
-    """Move dead letters back where they came from, oldest first."""
+    """Move dead letters back where they came from, oldest first.
+
+    Each is enqueued again: on_enqueue runs, attempts start at 0, the history of failures stays.
+    """
     with session.client() as client:
         moved = client.redrive(
             dlq,
@@ -114,11 +119,13 @@ def redrive(
         )
     parent = dlq.removesuffix(".dlq")
     if session.json:
-        render.print_document({"from": dlq, "to": parent, "redriven": moved})
+        render.print_document({"queue": parent, "dead_letter_queue": dlq, "redriven": moved})
     elif moved:
         render.say(f"Redrove {counted(moved, 'message')} from {quoted(dlq)} to {quoted(parent)}")
     else:
-        render.say(f"Nothing to redrive from {quoted(dlq)}; see what it holds: fila peek {dlq}")
+        render.say(
+            f"Nothing to redrive from {quoted(dlq)}; see what it holds: fila peek {shell_word(dlq)}"
+        )
 
 
 @click.command(
@@ -140,4 +147,6 @@ def explain(session: Session, queue: str, key: str | None, message_id: str | Non
     if session.json:
         render.print_document({"queue": queue, **render.plain(found)})
     else:
+        from fila_server.cli import views
+
         render.show(*views.explanation(found))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import click
 
-from fila_server.cli.session import shared_options
+from fila_server.cli.session import Session, shared_options
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
@@ -29,6 +29,10 @@ class OfflineCommand(click.Command):
         super().__init__(*args, **attributes)
         self.example = example
         self.params.extend(shared_options(root=False, broker=self.talks_to_broker))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.ensure_object(Session).command = ctx.command_path
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, self.example)

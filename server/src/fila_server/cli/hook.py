@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """`fila hook test`: run a script's hooks on a made-up message, in the sandbox that the broker uses.
 
-No broker is needed: this is the one command that imports a part of the broker itself.
+No broker is needed: the command imports a part of the broker itself.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fila_server.cli import failures, render, views
+from fila_server.cli import failures, render
 from fila_server.cli.command import CommandGroup, OfflineCommand
 from fila_server.cli.session import Session, pass_session
-from fila_server.cli.values import PAIR, read_file
+from fila_server.cli.values import PAIR, Whole, read_file
 
 if TYPE_CHECKING:
     from fila_server.hooks.dryrun import DryRun
@@ -31,9 +31,7 @@ def hook() -> None:
 )
 @click.argument("file")
 @click.option("--header", "headers", type=PAIR, multiple=True, help="A header; may be repeated.")
-@click.option(
-    "--payload-size", type=click.IntRange(min=0), default=0, metavar="N", help="msg.payload_size."
-)
+@click.option("--payload-size", type=Whole(min=0), default=0, metavar="N", help="msg.payload_size.")
 @click.option(
     "--config",
     "config",
@@ -44,11 +42,19 @@ def hook() -> None:
 @click.option("--error", metavar="TEXT", help="What on_failure is told went wrong.")
 @click.option(
     "--attempts",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1,
     show_default=True,
     metavar="N",
     help="How many deliveries on_failure is told have failed.",
+)
+@click.option("--key", default="default", metavar="K", help="msg.fairness_key of on_failure.")
+@click.option(
+    "--throttle-key",
+    "throttle_keys",
+    multiple=True,
+    metavar="K",
+    help="One of msg.throttle_keys of on_failure; may be repeated.",
 )
 @pass_session
 def test(
@@ -59,6 +65,8 @@ def test(
     config: Sequence[tuple[str, str]],
     error: str | None,
     attempts: int,
+    key: str,
+    throttle_keys: Sequence[str],
 ) -> None:
     """Run every hook that FILE defines and show what it decides.
 
@@ -78,6 +86,8 @@ def test(
         config=dict(config),
         error=error,
         attempts=attempts,
+        fairness_key=key,
+        throttle_keys=throttle_keys,
     )
     if session.json:
         render.print_document({"file": file, **render.plain(found)})
@@ -85,6 +95,8 @@ def test(
     if error is not None and found.on_failure is None:
         raise click.ClickException(failures.no_on_failure(file))
     if not session.json:
+        from fila_server.cli import views
+
         render.show(*views.hook_runs(found))
 
 

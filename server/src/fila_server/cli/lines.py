@@ -67,7 +67,7 @@ def enqueue_lines(session: Session, message: dict[str, Any], source: str | None)
                 "stored": tally.stored,
                 "refused": tally.refused,
                 "errors": [
-                    {"line": line, "reason": error.reason, "error": error.message}
+                    {"line": line, "reason": error.reason, "message": error.message}
                     for line, error in tally.errors
                 ],
             }
@@ -98,14 +98,14 @@ def _send_all(
     from fila import EnqueueMessage
 
     with _progress() as progress:
-        task = progress.add_task("", total=None, stored="0")
+        task = progress.add_task("", total=None, stored=counted(0, "message"))
         while chunk := list(itertools.islice(stream, _CHUNK)):
             first = tally.lines + 1
             results = client.enqueue_many(
                 EnqueueMessage(**message, payload=_without_line_end(line)) for line in chunk
             )
             tally.add(results)
-            progress.update(task, stored=f"{tally.stored:,}")
+            progress.update(task, stored=counted(tally.stored, "message"))
             for line, result in enumerate(results, start=first):
                 if result.error is not None and result.error.reason in _OUTCOME_UNKNOWN:
                     why = failures.describe(result.error, session)
@@ -126,7 +126,7 @@ def _progress() -> "Progress":
     console = render.console(stderr=True)
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.fields[stored]} messages stored"),
+        TextColumn("{task.fields[stored]} stored"),
         TimeElapsedColumn(),
         console=console,
         transient=True,

@@ -4,17 +4,20 @@
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fila_server.cli import failures, render, views
+from fila_server.cli import documents, failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
 from fila_server.cli.session import Session, pass_session
-from fila_server.cli.values import DURATION, SCRIPT
+from fila_server.cli.values import DURATION, SCRIPT, Whole
 from fila_server.cli.words import counted, quoted
 
-_COUNT = click.IntRange(min=0)
+if TYPE_CHECKING:
+    from fila import Client
+
+_COUNT = Whole(min=0)
 _KEY = click.option("--key", metavar="K", help="Only this fairness key.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -146,22 +149,55 @@ def update(session: Session, name: str, settings: dict[str, Any]) -> None:
         render.say(f"Updated queue {quoted(name)} ({', '.join(sorted(settings))})")
 
 
-@queue.command(cls=BrokerCommand, example="fila queue delete orders --yes")
+@queue.command(
+    cls=BrokerCommand,
+    example="""
+    fila queue delete orders
+    fila queue delete orders --yes --keep-dead-letters""",
+)
 @click.argument("name")
-@_YES
+@click.option("--keep-dead-letters", is_flag=True, help="Leave its dead-letter queue in place.")
+@click.option("--yes", is_flag=True, help="Do not ask, even where messages go.")
 @pass_session
-def delete(session: Session, name: str, yes: bool) -> None:
-    """Remove a queue and all its messages, for good."""
+def delete(session: Session, name: str, keep_dead_letters: bool, yes: bool) -> None:
+    """Remove a queue with its messages and its dead letters, for good.
+
+    Asks where messages or dead letters would go with it.
+    """
     with session.client() as client:
         if not yes:
-            stats = client.stats(name)
-            held = counted(stats.depth + stats.delayed + stats.in_flight, "message")
-            confirm(f"deletes queue {quoted(name)} and its {held}")
-        client.delete_queue(name)
+            lost = _contents(_held(client, name), _dead_letters(client, name, keep_dead_letters))
+            if lost:
+                confirm(f"deletes queue {quoted(name)}{lost}")
+        gone = client.delete_queue(name, keep_dead_letters=keep_dead_letters)
     if session.json:
-        render.print_document({"queue": name, "deleted": True})
+        render.print_document({"queue": name, "deleted": True, **render.plain(gone)})
     else:
-        render.say(f"Deleted queue {quoted(name)}")
+        render.say(f"Deleted queue {quoted(name)}{_contents(gone.messages, gone.dead_letters)}")
+
+
+def _held(client: "Client", name: str) -> int:
+    stats = client.stats(name)
+    return stats.depth + stats.delayed + stats.in_flight
+
+
+def _dead_letters(client: "Client", name: str, are_kept: bool) -> int:
+    """How many dead letters would go with the queue; it may have no dead-letter queue."""
+    from fila import QueueNotFoundError
+
+    if are_kept or name.endswith(".dlq"):
+        return 0
+    try:
+        return _held(client, f"{name}.dlq")
+    except QueueNotFoundError:
+        return 0
+
+
+def _contents(messages: int, dead_letters: int) -> str:
+    parts = [counted(messages, "message")] if messages else []
+    if dead_letters:
+        parts.append(counted(dead_letters, "dead letter"))
+    return f" with {' and '.join(parts)}" if parts else ""
 
 
 @queue.command("list", cls=BrokerCommand, example="fila queue list")
@@ -171,10 +207,12 @@ def list_(session: Session) -> None:
     with session.client() as client:
         queues = client.list_queues()
     if session.json:
-        render.print_document({"queues": queues})
+        render.print_document({"queues": [documents.queue(info) for info in queues]})
     elif not queues:
         render.say("No queues yet. Create one with: fila queue create NAME")
     else:
+        from fila_server.cli import views
+
         render.show(views.queue_list(queues))
 
 
@@ -186,8 +224,10 @@ def inspect(session: Session, name: str) -> None:
     with session.client() as client:
         stats = client.stats(name)
     if session.json:
-        render.print_document({"queue": name, **render.plain(stats)})
+        render.print_document(documents.stats(name, stats))
     else:
+        from fila_server.cli import views
+
         render.show(*views.settings(name, stats), "", *views.stats(stats))
 
 

@@ -2,7 +2,8 @@
 """How answers reach the terminal: tables for people, JSON for programs.
 
 Nothing here knows what a queue is. Text from a broker goes through `one_line` before it is shown,
-and rich's markup is off, so no payload or key can style, move or fake what a person reads.
+and rich's markup is off, so no payload or key can style, move or fake what a person reads. rich is
+imported when something is drawn: that takes longer than most answers.
 """
 
 import base64
@@ -14,21 +15,24 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fila_server.cli.words import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 # Wide enough that a table in a pipe is never cut, unless COLUMNS says how wide it may be.
 _PIPE_WIDTH = 1_000
 _LINE_END_BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> "Console":
     """A console for stdout or stderr; without colours and without a width when it is a pipe."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     is_wide = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(
@@ -41,8 +45,12 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+def is_terminal() -> bool:
+    """Whether standard output is a terminal that a view can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Column(NamedTuple):
     """A column; numbers stand at the right, and `keep` means that the text is never shortened."""
 
     title: str
@@ -52,8 +60,10 @@ class Column:
 
 def table(
     columns: Sequence[Column], rows: Iterable[Sequence[object]], *, header: bool = True
-) -> Table:
+) -> "Table":
     """An aligned table without lines; cells that do not fit end in an ellipsis."""
+    from rich.table import Table
+
     result = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header
     )
@@ -73,7 +83,9 @@ def table(
     return result
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object) -> "Text":
+    from rich.text import Text
+
     if isinstance(value, Text):
         return value
     if isinstance(value, bool):

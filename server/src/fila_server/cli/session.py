@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,6 +37,8 @@ class Session:
     api_key: str | None = None
     timeout: float = DEFAULT_TIMEOUT_S
     json: bool = False
+    # The words that name the command that runs.
+    command: str = ""
 
     @property
     def uses_tls(self) -> bool:
@@ -69,7 +70,7 @@ class Session:
             from fila import FilaError
 
             if isinstance(error, FilaError):
-                raise click.ClickException(failures.describe(error, self)) from error
+                raise failures.BrokerFailure(error, self) from error
             if isinstance(error, (TypeError, ValueError)):
                 # The SDK refused an argument before sending it; its text names the argument.
                 raise click.ClickException(failures.refused_argument(error)) from error
@@ -88,6 +89,8 @@ class Session:
             raise click.UsageError(failures.CERT_NEEDS_KEY)
         if not self.uses_tls:
             return None
+        from pathlib import Path  # which brings URLs and addresses along
+
         for path in filter(None, (self.tls_ca, self.tls_cert, self.tls_key)):
             if not os.access(path, os.R_OK) or Path(path).is_dir():
                 raise click.UsageError(failures.unreadable_file(path))

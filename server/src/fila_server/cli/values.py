@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fila_server.cli import failures
+from fila_server.limits import GRPC_MESSAGE_BYTES
 
 _UNIT_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PERMISSIONS = ("produce", "consume", "admin")
@@ -29,8 +30,17 @@ class Duration(click.ParamType[int]):
         return int(found[1]) * _UNIT_MS[found[2]]
 
 
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    # What click's text calls the type: "'x' is not a valid ...".
+    name = "whole number"
+
+
 class Finite(click.FloatRange):
     """A number in a range; neither infinity nor "not a number", which no range keeps out."""
+
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -93,21 +103,36 @@ PERMIT = Permit()
 SCRIPT = Script()
 
 
-def read_file(path: str) -> bytes:
-    """The file's bytes; a usage error that names the file when it cannot be read."""
+def read_file(path: str, limit: int = -1) -> bytes:
+    """The file's bytes, no more than the limit; a usage error names a file that is unreadable."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(limit)
     except OSError as error:
         raise click.UsageError(failures.unreadable_file(path, error)) from error
 
 
 def read_payload(source: str | None) -> bytes:
-    """The payload that TEXT, @FILE or - (standard input) names; empty when nothing does."""
-    if source is None:
+    """The payload that TEXT, @FILE or - (standard input) names.
+
+    Without a source it is what is piped in, byte for byte; nothing at a terminal.
+    """
+    if source is None and not is_piped():
         return b""
-    if source == "-":
-        return sys.stdin.buffer.read()
+    if source is None or source == "-":
+        return _whole(sys.stdin.buffer.read(GRPC_MESSAGE_BYTES), "standard input")
     if source.startswith("@"):
-        return read_file(source[1:])
+        return _whole(read_file(source[1:], GRPC_MESSAGE_BYTES), source[1:])
     return source.encode(errors="surrogateescape")
+
+
+def is_piped() -> bool:
+    """Whether somebody else than a person writes to standard input."""
+    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+
+
+def _whole(payload: bytes, source: str) -> bytes:
+    # `limits.max_payload_bytes` is below this at every broker, so what fills it is refused anyway.
+    if len(payload) >= GRPC_MESSAGE_BYTES:
+        raise click.UsageError(failures.payload_too_large(source, GRPC_MESSAGE_BYTES))
+    return payload

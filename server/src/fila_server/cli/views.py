@@ -10,17 +10,31 @@ from rich.table import Table
 from rich.text import Text
 
 from fila_server.cli.render import Column, plain, table
-from fila_server.cli.words import duration, one_line, preview, quoted, since, until
+from fila_server.cli.words import (
+    ago,
+    counted,
+    duration,
+    one_line,
+    preview,
+    quoted,
+    shell_word,
+    since,
+    until,
+)
+from fila_server.limits import DEFAULT_IDEMPOTENCY_WINDOW_MS, DEFAULT_RETRY_DELAY_MAX_MS
 
 if TYPE_CHECKING:
     from fila import (
         ConsumeMessage,
+        ConsumerStats,
         Explanation,
-        Message,
-        PeekedMessage,
+        Failure,
+        HookStats,
         PeekPage,
         QueueInfo,
         QueueStats,
+        ThrottleKeyStats,
+        WaitStats,
     )
     from fila_server.hooks.dryrun import DryRun
 
@@ -68,9 +82,12 @@ def settings(name: str, stats: "QueueStats") -> list[RenderableType]:
         ("visibility timeout", _ms(config.visibility_timeout_ms, "broker's default")),
         ("max attempts", config.max_attempts or "no limit"),
         ("retry delay", _ms(config.retry_delay_ms, "none")),
-        ("longest retry delay", _ms(config.retry_delay_max_ms, "1h")),
+        ("longest retry delay", duration(config.retry_delay_max_ms or DEFAULT_RETRY_DELAY_MAX_MS)),
         ("default time to live", _ms(config.default_ttl_ms, "none")),
-        ("idempotency window", _ms(config.idempotency_window_ms, "1d")),
+        (
+            "idempotency window",
+            duration(config.idempotency_window_ms or DEFAULT_IDEMPOTENCY_WINDOW_MS),
+        ),
         ("max messages", config.max_messages or "no limit"),
         ("quantum", config.quantum or f"{stats.quantum} (broker's default)"),
         ("on hook error", _policy(config.on_hook_error)),
@@ -107,24 +124,58 @@ def _script_size(source: str) -> str:
     return f"{len(source.splitlines())} lines, below" if source else "none"
 
 
-def stats(stats: "QueueStats", max_keys: int | None = None) -> list[RenderableType]:
+def stats(stats: "QueueStats") -> list[RenderableType]:
     """A queue's numbers: now, since the broker started, by fairness key and by throttle key."""
     parts: list[RenderableType] = [_totals(stats)]
-    if stats.hooks is not None and (stats.hooks.failures or stats.hooks.circuit_open):
-        state = "open, the hook is bypassed" if stats.hooks.circuit_open else "closed"
-        parts += [
-            "",
-            Text(
-                f"Hook: {stats.hooks.failures:,} of {stats.hooks.calls + stats.hooks.failures:,} "
-                f"calls failed, circuit breaker {state}, "
-                f"last error: {one_line(stats.hooks.last_error)}"
-            ),
-        ]
+    if stats.hooks is not None and stats.hooks.last_error:
+        parts += ["", Text(hook_trouble(stats.hooks))]
+    turn = f"the turn of {quoted(stats.round_key)}" if stats.round_key else "nobody's turn"
+    parts += ["", Text(f"Round: {turn}, quantum {stats.quantum:,}")]
     if stats.per_key_stats:
-        parts += ["", *_fairness_keys(stats, max_keys)]
+        parts += ["", *_fairness_keys(stats)]
     if stats.per_throttle_stats:
-        parts += ["", _throttle_keys(stats)]
+        parts += ["", throttles(stats.per_throttle_stats)]
+    if stats.waits:
+        parts += ["", Text(waits_line(stats.waits))]
+    if stats.consumers:
+        parts += ["", consumers(stats.consumers)]
     return parts
+
+
+def waits_line(waits: "Sequence[WaitStats]") -> str:
+    """What deliveries waited for, each with the middle and the bad end of it."""
+    causes = (
+        f"{one_line(it.cause.replace('_', ' '))} {duration(it.p50_ms)} (p95 {duration(it.p95_ms)}, "
+        f"{it.count:,}x)"
+        for it in waits
+        if it.count
+    )
+    return f"Waited for: {', '.join(causes) or 'nothing yet'}"
+
+
+def consumers(rows: "Sequence[ConsumerStats]") -> Table:
+    """One row per open stream."""
+    columns = [
+        Column("CONSUMER", number=True),
+        Column("IN FLIGHT", number=True),
+        Column("CREDIT", number=True),
+        Column("BATCH", number=True),
+        Column("API KEY"),
+    ]
+    cells = [(it.number, it.in_flight, it.credit, it.max_batch, it.key_id or "-") for it in rows]
+    return table(columns, cells)
+
+
+def hook_trouble(hooks: "HookStats") -> str:
+    """What is wrong with a queue's hook."""
+    error = one_line(hooks.last_error)
+    if not hooks.failures:  # nothing has called it since the broker started
+        return f"Hook: not loaded: {error}"
+    state = "open, the hook is bypassed" if hooks.circuit_open else "closed"
+    return (
+        f"Hook: {hooks.failures:,} of {counted(hooks.calls + hooks.failures, 'call')} failed, "
+        f"circuit breaker {state}, last error: {error}"
+    )
 
 
 def _totals(stats: "QueueStats") -> Table:
@@ -160,8 +211,8 @@ def _totals(stats: "QueueStats") -> Table:
     )
 
 
-def _fairness_keys(stats: "QueueStats", max_keys: int | None) -> list[RenderableType]:
-    shown = stats.per_key_stats[:max_keys]
+def _fairness_keys(stats: "QueueStats") -> list[RenderableType]:
+    shown = stats.per_key_stats
     rows = [
         (
             key.key,
@@ -170,6 +221,7 @@ def _fairness_keys(stats: "QueueStats", max_keys: int | None) -> list[Renderable
             key.throttled,
             key.delivered,
             key.current_deficit,
+            _place_in_round(key.round_position),
             "paused" if key.paused else "",
         )
         for key in shown
@@ -181,6 +233,7 @@ def _fairness_keys(stats: "QueueStats", max_keys: int | None) -> list[Renderable
         Column("THROTTLED", number=True),
         Column("DELIVERED", number=True),
         Column("DEFICIT", number=True),
+        Column("ROUND", number=True),
         Column("NOTE"),
     ]
     if not any(key.paused for key in shown):
@@ -188,61 +241,108 @@ def _fairness_keys(stats: "QueueStats", max_keys: int | None) -> list[Renderable
     parts: list[RenderableType] = [table(columns, rows)]
     more = stats.active_fairness_keys - len(shown)
     if more > 0:
-        parts.append(f"... and {more:,} more keys with fewer waiting")
+        parts.append(f"... and {counted(more, 'more key')} with fewer waiting")
     return parts
 
 
-def _throttle_keys(stats: "QueueStats") -> Table:
-    return table(
-        [
-            Column("THROTTLE KEY"),
-            Column("RATE/S", number=True),
-            Column("TOKENS", number=True),
-            Column("BURST", number=True),
-            Column("IN USE", number=True),
-            Column("LIMIT", number=True),
-            Column("WAITING", number=True),
-            Column("PASSED", number=True),
-        ],
-        [
-            (
-                key.key,
-                key.rate_per_second or "-",
-                key.tokens if key.rate_per_second else "-",
-                key.burst or "-",
-                key.in_flight,
-                key.concurrency_limit or "-",
-                key.waiting,
-                key.passed,
-            )
-            for key in stats.per_throttle_stats
-        ],
-    )
+def _place_in_round(position: int | None) -> str:
+    if position is None:
+        return "-"
+    return "now" if position == 0 else f"{position:,}"
+
+
+def throttles(rows: "Sequence[ThrottleKeyStats]") -> Table:
+    """One row per throttle key: its limits, what they let through, what they hold back."""
+    columns = [
+        Column("THROTTLE KEY"),
+        Column("SOURCE"),
+        Column("RATE/S", number=True),
+        Column("TOKENS", number=True),
+        Column("IN FLIGHT", number=True),
+        Column("WAITING", number=True),
+        Column("PASSED/S", number=True),
+        Column("BLOCKED/S", number=True),
+        Column("PAUSED"),
+    ]
+    cells: list[Sequence[object]] = [
+        (
+            row.key,
+            _source(row),
+            row.rate_per_second or "-",
+            row.tokens if row.rate_per_second else "-",
+            _of_limit(row),
+            row.waiting,
+            row.passed_per_second,
+            row.blocked_per_second,
+            _pause(row),
+        )
+        for row in rows
+    ]
+    if not any(_pause(row) for row in rows):
+        columns, cells = columns[:-1], [row[:-1] for row in cells]
+    return table(columns, cells)
+
+
+def _source(row: "ThrottleKeyStats") -> str:
+    if row.unset:
+        return "unset"
+    return row.pattern or "exact"
+
+
+def _of_limit(row: "ThrottleKeyStats") -> str:
+    limit = f"/{row.concurrency_limit:,}" if row.concurrency_limit else ""
+    return f"{row.in_flight:,}{limit}"
+
+
+def _pause(row: "ThrottleKeyStats") -> str:
+    """How long the key rests; a consumer may have asked for it, as well as an operator."""
+    if row.paused:
+        return until(row.paused_until) if row.paused_until else "until resumed"
+    return f"{until(row.paused_until)}, backpressure" if row.paused_until else ""
 
 
 def peeked(page: "PeekPage") -> Table:
-    """One row per message, oldest first."""
-    return table(
-        [
-            Column("MESSAGE", keep=True),
-            Column("STATE", keep=True),
-            Column("KEY"),
-            Column("TRIES", number=True),
-            Column("AGE", number=True),
-            Column("PAYLOAD"),
-        ],
-        [
+    """One row per message, oldest first, and under it one per failure that it remembers."""
+    rows: list[Sequence[object]] = []
+    for found in page.messages:
+        message = found.message
+        rows.append(
             (
-                found.message.id,
+                message.id,
                 plain(found.state),
-                found.message.fairness_key,
-                found.message.attempt_count,
-                since(found.message.enqueued_at),
-                preview(found.message.payload, _PREVIEW_CHARS),
+                message.fairness_key,
+                message.attempt_count,
+                since(message.enqueued_at),
+                preview(message.payload, _PREVIEW_CHARS),
             )
-            for found in page.messages
-        ],
-    )
+        )
+        rows += [
+            tuple(
+                Text(text, "dim") for text in ("", _cause(it), "", "", since(it.failed_at), error)
+            )
+            for it in message.failures
+            for error in [one_line(it.error) or "-"]
+        ]
+    columns = [
+        Column("MESSAGE", keep=True),
+        Column("STATE", keep=True),
+        Column("KEY"),
+        Column("TRIES", number=True),
+        Column("AGE", number=True),
+        Column("PAYLOAD"),
+    ]
+    return table(columns, rows)
+
+
+def _failures(found: "Sequence[Failure]") -> Table:
+    """One row per failure, oldest first."""
+    columns = [Column("FAILED", keep=True), Column("CAUSE", keep=True), Column("ERROR")]
+    rows = [(ago(it.failed_at), _cause(it), it.error or "-") for it in found]
+    return table(columns, rows)
+
+
+def _cause(failure: "Failure") -> str:
+    return str(failure.cause or "unknown").replace("_", " ")
 
 
 def message(found: "ConsumeMessage") -> Group:
@@ -250,10 +350,14 @@ def message(found: "ConsumeMessage") -> Group:
     facts = [f"key {one_line(found.fairness_key)}", f"waited {since(found.enqueued_at)}"]
     if found.attempt_count:
         facts.append(f"failed {found.attempt_count}x")
-    if found.last_error:
+    if found.last_error and not found.failures:  # backpressure is no failure
         facts.append(f"last error: {one_line(found.last_error)}")
     head = Text.assemble((found.id, "bold"), "  ", ", ".join(facts))
     body = [
+        Text(f"  {_cause(it)} {ago(it.failed_at)}: {one_line(it.error) or '-'}", "dim")
+        for it in found.failures
+    ]
+    body += [
         Text(f"  {one_line(k)}: {one_line(v)}", "dim") for k, v in sorted(found.headers.items())
     ]
     return Group(head, *body, Text(f"  {preview(found.payload, 2_000)}"))
@@ -276,24 +380,14 @@ def explanation(found: "Explanation") -> list[RenderableType]:
             Column("DETAIL"),
         ]
         parts += ["", table(columns, rows)]
+    if found.unset_throttle_keys:
+        keys = ", ".join(quoted(key) for key in found.unset_throttle_keys)
+        example = shell_word(found.unset_throttle_keys[0])
+        way_out = f"set one with: fila throttle set {example} --rate R"
+        parts += ["", Text(f"Nobody has set a limit for {keys}; {way_out}")]
+    if found.failures:
+        parts += ["", _failures(found.failures)]
     return parts
-
-
-def message_document(found: "Message") -> dict[str, object]:
-    """A message for programs: every field but its lease token, the payload also as text."""
-    document: dict[str, object] = plain(found)
-    document.pop("lease_token", None)
-    try:
-        document["payload_text"] = found.payload.decode()
-    except UnicodeDecodeError:
-        document["payload_text"] = None
-    return document
-
-
-def peeked_document(found: "PeekedMessage") -> dict[str, object]:
-    """A message in its queue for programs: the same, and where it is in its life."""
-    place = {"state": plain(found.state), "position": found.position}
-    return {**message_document(found.message), **place}
 
 
 def hook_runs(found: "DryRun") -> list[RenderableType]:
@@ -312,14 +406,8 @@ def hook_runs(found: "DryRun") -> list[RenderableType]:
     return parts
 
 
-def _label(field: str) -> str:
-    return f"  {field.removesuffix('_ms').replace('_', ' ')}"
-
-
 def _decided(field: str, decision: dict[str, Any]) -> str:
     value = decision[field]
-    if field == "weight" and not value:
-        return "as the key has it"
     if field == "delay_ms":
         return duration(value)
     return ", ".join(value) or "none" if isinstance(value, list) else str(value)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Small pieces of text for people: quoted names, counts, durations. No I/O and no styles."""
 
+import shlex
 from datetime import UTC, datetime
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -16,9 +17,24 @@ def quoted(name: str) -> str:
     return f'"{one_line(name)}"'
 
 
+def shell_word(name: str) -> str:
+    """The name as a shell takes it for one word, harmless to a terminal."""
+    return shlex.quote(one_line(name))
+
+
 def counted(number: int, noun: str) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: 512 B, 1.5 MiB, 40 GiB."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.1f}".removesuffix(".0") + f" {unit}"
+        amount /= 1024
+    return f"{amount:.1f}".removesuffix(".0") + " TiB"
 
 
 def duration(ms: float) -> str:
@@ -41,6 +57,11 @@ def since(moment: datetime | None) -> str:
     if moment is None:
         return "-"
     return duration(max(0.0, (datetime.now(UTC) - moment).total_seconds() * 1_000))
+
+
+def ago(moment: datetime | None) -> str:
+    """How long ago, as the end of a sentence."""
+    return "-" if moment is None else f"{since(moment)} ago"
 
 
 def until(moment: datetime | None) -> str:

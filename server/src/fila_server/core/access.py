@@ -15,13 +15,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fila.v1 import admin_pb2 as pb
-from fila_server.core.deadlines import Deadlines
-from fila_server.errors import Unauthenticated
+from fila_server.core.names import shown
+from fila_server.core.schedule.deadlines import Deadlines
+from fila_server.core.wire.records_pb2 import StoredPermission
+from fila_server.errors import PermissionDenied, Unauthenticated
 
-PRODUCE = pb.PERMISSION_PRODUCE
-CONSUME = pb.PERMISSION_CONSUME
-ADMIN = pb.PERMISSION_ADMIN
+# Numbers here and in the store, words to clients.
+PRODUCE = StoredPermission.KIND_PRODUCE
+CONSUME = StoredPermission.KIND_CONSUME
+ADMIN = StoredPermission.KIND_ADMIN
 WORDS: dict[int, str] = {PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin"}
 
 # The characters of a queue's name, and a star at most, at the end.
@@ -148,6 +150,13 @@ class ApiKey:
         return not other.is_superadmin and bool(other.acl) and all(map(self.may_grant, other.acl))
 
 
+def denial(key: ApiKey, permission: int, queue: str) -> PermissionDenied:
+    """Return the refusal of a key that lacks a permission. It is the same for any queue's name."""
+    return PermissionDenied(
+        f'the API key "{key.name}" has no {WORDS[permission]} permission on queue "{shown(queue)}"'
+    )
+
+
 # The key of the configuration. It is in no store and cannot be revoked.
 BOOTSTRAP = ApiKey("", "bootstrap", is_superadmin=True)
 
@@ -161,24 +170,25 @@ class Keyring:
 
     def __init__(self) -> None:
         self.keys: dict[str, ApiKey] = {}
-        # In the order of the wall clock, which is what expiry means.
-        self.expiring: Deadlines[ApiKey] = Deadlines(self._is_current)
-        self._pushed = 0
+        # By the wall clock, which is what expiry means.
+        self.expiring: Deadlines[ApiKey] = Deadlines()
 
     def put(self, key: ApiKey) -> None:
         """Add a key, or replace the one with the same id."""
-        is_new = key.key_id not in self.keys
+        before = self.keys.get(key.key_id)
+        if before is not None:
+            self.expiring.discard(before)
         self.keys[key.key_id] = key
+        self.watch(key)
+
+    def watch(self, key: ApiKey) -> None:
+        """See to it that a key's end is noticed, again if the clock was set back behind it."""
         if key.expires_ns:
-            self._pushed += 1
-            self.expiring.push(key.expires_ns, self._pushed, key)
-            if not is_new:
-                self.expiring.vanished()
+            self.expiring.set(key, key.expires_ns)
 
     def remove(self, key: ApiKey) -> None:
         del self.keys[key.key_id]
-        if key.expires_ns:
-            self.expiring.vanished()
+        self.expiring.discard(key)
 
     def caller(self, key_id: str, wall_ns: int) -> ApiKey:
         """Return the key that a command is asked with. Raises Unauthenticated if it is gone."""
@@ -188,6 +198,3 @@ class Keyring:
         if key.is_expired(wall_ns):
             raise Unauthenticated("the API key has expired")
         return key
-
-    def _is_current(self, key: ApiKey) -> bool:
-        return self.keys.get(key.key_id) is key

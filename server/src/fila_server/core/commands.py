@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What can be asked of the broker. `ticket` belongs to the asker and comes back with the answer.
 
-Commands carry requests of the contract as they came off the wire: plain data, checked by the
-handlers. Messages to enqueue are taken apart first; see intake.
+Everything here is a plain value: consumers and grants go by their numbers. Commands carry requests
+of the contract as they came off the wire, checked by the handlers. Messages to enqueue are taken
+apart first; see wire/intake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fila.v1 import admin_pb2, service_pb2
 from fila_server.core.access import Minted
-from fila_server.core.consumer import Consumer
-from fila_server.core.intake import Draft
-from fila_server.core.message import Grant
+from fila_server.core.wire.cuts import DraftBatch
+from fila_server.core.wire.intake import Draft
+from fila_server.errors import FilaError
 
-Ticket = Any
+# Chosen by the asker, who never uses one twice.
+Ticket = int
 
 
 @dataclass(slots=True)
@@ -25,13 +26,8 @@ class Enqueue:
     """Answered, durably, with a list: a message id, a Duplicate, or a FilaError per item."""
 
     ticket: Ticket
-    items: Sequence[Draft]
-
-
-class Duplicate(str):
-    """The id of the message that an earlier enqueue with the same idempotency key made."""
-
-    __slots__ = ()
+    items: Sequence[Draft] | DraftBatch
+    denied: Mapping[str, FilaError] | None = None  # by queue: what the caller may not touch
 
 
 @dataclass(slots=True)
@@ -59,16 +55,27 @@ class Extend:
 
 
 @dataclass(slots=True)
-class OpenConsumer:
-    """Answered with a Consumer; frames for it follow until it is closed."""
+class SettleGrants:
+    """Answered with a Settled or a FilaError per item; durably when a message was dead-lettered."""
 
     ticket: Ticket
+    items: Sequence[service_pb2.GrantSettlement]
+
+
+@dataclass(slots=True)
+class OpenConsumer:
+    """Answered with None; frames for the consumer follow until it is closed.
+
+    Its number is chosen by the asker, who never uses one twice.
+    """
+
+    ticket: Ticket
+    consumer: int
     queue: str
     max_in_flight: int
     max_batch: int
     visibility_ms: int
     is_once: bool
-    sink: object
     key_id: str = ""  # the API key that asks; empty for none, or the one of the configuration
 
 
@@ -76,23 +83,23 @@ class OpenConsumer:
 class FrameTaken:
     """A frame left for the wire: there is room for another one. Not answered."""
 
-    consumer: Consumer
+    consumer: int
 
 
 @dataclass(slots=True)
 class CloseConsumer:
-    """The consumer is gone; the grants in `unsent` never reached it. Not answered."""
+    """The consumer is gone; the grants in `unsent` never reached it. Not answered.
 
-    consumer: Consumer
-    unsent: Sequence[Grant]
+    A consumer that is closed already may be closed again, to give back what was under way to it.
+    """
+
+    consumer: int
+    unsent: Sequence[int]
 
 
 @dataclass(slots=True)
 class Admin:
-    """Any request of FilaAdmin; answered, durably where it changes something, with its response.
-
-    `progress` is for handlers that spread long work over several turns.
-    """
+    """Any request of FilaAdmin; answered, durably where it changes something, with its response."""
 
     ticket: Ticket
     request: (
@@ -112,8 +119,8 @@ class Admin:
         | admin_pb2.GetConfigRequest
         | admin_pb2.DeleteConfigRequest
         | admin_pb2.ListConfigRequest
+        | admin_pb2.ListThrottlesRequest
     )
-    progress: Any = None
 
 
 @dataclass(slots=True)
@@ -136,4 +143,15 @@ class Access:
     minted: Minted | None = None
 
 
-Command = Enqueue | Ack | Nack | Extend | OpenConsumer | FrameTaken | CloseConsumer | Admin | Access
+Command = (
+    Enqueue
+    | Ack
+    | Nack
+    | Extend
+    | SettleGrants
+    | OpenConsumer
+    | FrameTaken
+    | CloseConsumer
+    | Admin
+    | Access
+)

@@ -3,21 +3,30 @@
 
 Payloads stay on disk. A plain pending message becomes a number in its lane, so a million of them
 cost seconds and tens of megabytes.
+
+Deadlines are stored by the wall clock, which may be behind by years when a machine starts. So each
+is bounded by how long it was meant to last.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fila_server.core import dead_letter, keys, records, settings
+from fila_server.core.admin import api_keys
 from fila_server.core.clock import NS_PER_MS, Now
-from fila_server.core.lane import Lane, lane_key_of
-from fila_server.core.message import Grant, Message
-from fila_server.core.queue import Queue
-from fila_server.core.records_pb2 import Head, Lease, Retry, StoredQueue
-from fila_server.core.state import State
-from fila_server.core.throttle import Limiter
-from fila_server.storage.api import Column, Write
+from fila_server.core.schedule.message import Grant, Message, token_of
+from fila_server.core.schedule.queue import Queue
+from fila_server.core.traffic.definition import configure
+from fila_server.core.traffic.delivery import store_lease
+from fila_server.core.wire import records
+from fila_server.core.wire.records_pb2 import Head, Lease, Retry, StoredBucket, StoredQueue
+from fila_server.storage.api import Column
+
+if TYPE_CHECKING:
+    from fila_server.core.schedule.lane import Lane
+    from fila_server.core.schedule.limiter import Limiter
+    from fila_server.core.state import State
+    from fila_server.core.turn import Turn
 
 _END = b"\xff" * 16
 
@@ -30,33 +39,34 @@ class Recovered(NamedTuple):
     leases: int
 
 
-def recover(state: State, now: Now) -> tuple[Recovered, list[Write]]:
-    """Fill an empty state. Return what was found, and writes that clear away leases of no use."""
+def recover(state: State, turn: Turn) -> Recovered:
+    """Fill an empty state. The turn's batch clears away leases of no use."""
     _numbers(state)
-    by_number = _queues(state)
-    _config(state, now)
-    keys.load(state)
-    retries = {
-        key: Retry.FromString(value) for key, value in state.read.scan(Column.RETRIES, b"", _END)
-    }
-    leased, grants, stale = _leases(state, by_number, retries, now)
+    by_number = _queues(state, turn.now)
+    _settings(state, turn)
+    api_keys.load(state)
+    leased, grants = _leases(state, by_number, turn)
     total = 0
     for queue in by_number.values():
-        total += _messages(state, queue, retries, leased, now)
+        total += _messages(state, queue, leased, turn)
     for grant in grants:
-        if grant.left:
-            state.leases.push(grant.deadline_ns, grant.number, grant)
+        if grant.messages:
+            is_thinned = grant.left > len(grant.messages)
+            state.places.lease(grant)
+            if grant.token != token_of(grant.number):
+                state.places.note_renewal(grant)
+            grant.left = len(grant.messages)
+            if is_thinned:  # so that a record names no message that is under another grant
+                store_lease(grant, turn)
         else:
-            stale.append((Column.LEASES, grant.queue.prefix + records.u64(grant.number), None))
-    for limiter in state.throttles.limiters.values():
-        limiter.in_flight = sum(
-            limiter.name in message.lane.throttle_keys
-            for queue in state.queues.values()
-            if not queue.dead_letter_of
-            for message in queue.leases.values()
-        )
+            turn.batch.delete(Column.LEASES, grant.queue.prefix + records.u64(grant.number))
+    for queue in state.queues.values():
+        for message in queue.leases.values():
+            for limiter in message.lane.limiters:
+                limiter.in_flight += 1
+    _buckets(state, turn)
     held = sum(len(queue.leases) for queue in state.queues.values())
-    return Recovered(len(state.queues), total, held), stale
+    return Recovered(len(state.queues), total, held)
 
 
 def _numbers(state: State) -> None:
@@ -67,139 +77,202 @@ def _numbers(state: State) -> None:
         state.next_queue = records.from_u64(queue)
 
 
-def _queues(state: State) -> dict[int, Queue]:
+def _queues(state: State, now: Now) -> dict[int, Queue]:
     by_number: dict[int, Queue] = {}
     for _, value in state.read.scan(Column.QUEUES, b"", _END):
         stored = StoredQueue.FromString(value)
         queue = Queue(stored.number, stored.name, stored.config, stored.dead_letter_of)
-        queue.paused = stored.paused
+        if stored.paused:
+            queue.pause(now.mono_ns)
         queue.paused_keys = set(stored.paused_keys)
         state.queues[queue.name] = queue
         by_number[queue.number] = queue
     return by_number
 
 
-def _config(state: State, now: Now) -> None:
-    """Load runtime configuration and put it to work, with buckets as full as by now."""
+def _settings(state: State, turn: Turn) -> None:
     for key, value in state.read.scan(Column.STATE, records.CONFIG, b"d"):
-        state.config[key[1:].decode()] = value.decode()
-    for key_text in list(state.config):
-        setting = settings.parse_key(key_text)
-        if setting is not None:
-            settings.apply(state, setting, now)
+        state.settings.put(key[1:].decode(), value.decode())
     for queue in state.queues.values():
-        dead_letter.configure(state, queue)
+        configure(state, queue, strict=False)
+
+
+def _left_ns(until_wall_ns: int, meant_ns: int, now: Now) -> int:
+    """Return how much is left of a time that ends by the wall clock, however that was set."""
+    return max(0, min(until_wall_ns - now.wall_ns, meant_ns))
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+def _buckets(state: State, turn: Turn) -> None:
+    """Set buckets to what was stored: never fuller, so a restart loop gives no free burst."""
+    now = turn.now
     for key, value in state.read.scan(Column.STATE, records.BUCKET, b"c"):
-        restore_bucket(state, key[1:].decode(), value, now)
+        stored = StoredBucket.FromString(value)
+        limiter = state.throttles.limiter(key[1:].decode(), now.mono_ns)
+        limiter.is_stored = True
+        if limiter.interval_ps:
+            terms = state.settings.throttle(limiter.name)
+            if stored.rate:  # else it is of a version before, which did not tell
+                limiter.configure(stored.rate, stored.burst, 0, "", now.mono_ns)
+            missing_ns = _left_ns(stored.full_at_ns, limiter.burst_ps // 1000 + 1, now)
+            limiter.full_ps = (now.mono_ns + missing_ns) * 1000
+            limiter.configure(*terms, now.mono_ns)
+        left_ns = _left_ns(stored.paused_until_ns, stored.pause_ms * NS_PER_MS, now)
+        if left_ns:
+            until_ns = now.mono_ns + left_ns
+            limiter.pause(until_ns, stored.pause_ms, now.mono_ns, by_operator=stored.paused)
+        if stored.held:
+            limiter.hold()
+    for limiter in state.throttles.limiters.values():
+        state.throttles.rest(limiter)
 
 
-def restore_bucket(state: State, name: str, value: bytes, now: Now) -> None:
-    """Set a bucket to what was stored: never fuller, so a restart loop gives no free burst."""
-    full_wall_ns = records.from_u64(value[:8])
-    paused_wall_ns = records.from_u64(value[8:])
-    limiter = state.throttles.limiters.get(name)
-    if paused_wall_ns > now.wall_ns:
-        limiter = settings.ensure(state, name)
-        limiter.paused_until_ns = now.mono_at(paused_wall_ns)
-    if limiter is not None and limiter.interval_ps:
-        missing_ns = min(full_wall_ns - now.wall_ns, limiter.burst_ps // 1000 + 1)
-        limiter.full_ps = (now.mono_ns + max(0, missing_ns)) * 1000
-
-
-def bucket_record(limiter: Limiter, now: Now) -> Write:
-    """Return what to store of a bucket: when it will be full, and until when it rests."""
+def store_bucket(limiter: Limiter, turn: Turn) -> None:
+    """Store what is to be remembered of a limiter beside its settings, or that there is nothing."""
+    now = turn.now
+    key = records.BUCKET + limiter.name.encode()
+    if not limiter.is_held and limiter.idle_at_ns() <= now.mono_ns:
+        if limiter.is_stored:
+            limiter.is_stored = False
+            turn.batch.delete(Column.STATE, key)
+        return
     shift = now.wall_ns - now.mono_ns
-    full_wall_ns = max(0, -(-limiter.full_ps // 1000) + shift)
-    paused_wall_ns = limiter.paused_until_ns + shift if limiter.paused_until_ns else 0
-    # A large burst at a tiny rate is full long after the end of what fits.
-    value = records.u64(min(full_wall_ns, records.U64_MAX)) + records.u64(max(0, paused_wall_ns))
-    return Column.STATE, records.BUCKET + limiter.name.encode(), value
+    stored = StoredBucket(held=limiter.is_held)
+    if limiter.interval_ps:
+        # A large burst at a tiny rate is full long after the end of what fits.
+        full_ns = max(0, -(-limiter.full_ps // 1000) + shift)
+        stored.full_at_ns = min(full_ns, records.U64_MAX)
+        stored.rate, stored.burst = limiter.rate, limiter.burst
+    if limiter.paused_until_ns > now.mono_ns:
+        stored.paused_until_ns = max(0, limiter.paused_until_ns + shift)
+        stored.pause_ms = limiter.pause_ms
+        stored.paused = limiter.is_paused
+    limiter.is_stored = True
+    turn.batch.put(Column.STATE, key, stored.SerializeToString())
+
+
+# --- Leases and messages --------------------------------------------------------------------------
+
+
+class _Pasts:
+    """What is stored of a queue's failed messages, asked for in the order of their keys.
+
+    One at a time is in memory: dead letters are many, and each has errors of some kilobytes.
+    """
+
+    def __init__(self, state: State, queue: Queue) -> None:
+        self._rows = state.read.scan(Column.RETRIES, *records.queue_range(queue.number))
+        self._next = next(self._rows, None)
+
+    def at(self, key: bytes) -> Retry | None:
+        while self._next is not None and self._next[0] < key:
+            self._next = next(self._rows, None)
+        if self._next is None or self._next[0] != key:
+            return None
+        return Retry.FromString(self._next[1])
 
 
 def _leases(
-    state: State, by_number: dict[int, Queue], retries: dict[bytes, Retry], now: Now
-) -> tuple[dict[bytes, Grant], list[Grant], list[Write]]:
-    """Return the grant that each leased message is under, all grants, and leases of no queue.
+    state: State, by_number: dict[int, Queue], turn: Turn
+) -> tuple[dict[bytes, Grant], list[Grant]]:
+    """Return the grant that each leased message is under, and all grants.
 
     A later grant, or a retry, voids an earlier grant.
     """
+    now = turn.now
     leased: dict[bytes, Grant] = {}
     grants: list[Grant] = []
-    stale: list[Write] = []
     for key, value in state.read.scan(Column.LEASES, b"", _END):
         queue = by_number.get(int.from_bytes(key[:4], "big"))
         if queue is None:
-            stale.append((Column.LEASES, key, None))
+            turn.batch.delete(Column.LEASES, key)
             continue
         stored = Lease.FromString(value)
         number = records.key_number(key)
-        # A wall clock that stepped back must not prolong a lease beyond what it was granted for.
-        left_ns = min(stored.expires_at_ns - now.wall_ns, stored.duration_ms * NS_PER_MS)
+        left_ns = _left_ns(stored.expires_at_ns, stored.duration_ms * NS_PER_MS, now)
         grant = Grant(
             number,
             stored.token,
             queue,
             None,
             [],
-            now.mono_ns + max(0, left_ns),
+            now.mono_ns,
+            now.mono_ns + left_ns,
             stored.expires_at_ns,
             stored.duration_ms,
         )
+        grant.left = len(stored.messages)
         grants.append(grant)
-        for message in stored.messages:
-            message_key = records.message_key(queue.number, message)
-            retry = retries.get(message_key)
-            if retry is None or number > retry.order:
-                leased[message_key] = grant
-    return leased, grants, stale
+        keys = [records.message_key(queue.number, message) for message in stored.messages]
+        pasts = state.read.get_many(Column.RETRIES, keys)
+        for message_key, past in zip(keys, pasts, strict=True):
+            if past is not None:
+                retry = Retry.FromString(past)
+                if number < max(retry.order, retry.since):
+                    continue
+            leased[message_key] = grant
+    return leased, grants
 
 
-def _messages(
-    state: State,
-    queue: Queue,
-    retries: dict[bytes, Retry],
-    leased: dict[bytes, Grant],
-    now: Now,
-) -> int:
+def _messages(state: State, queue: Queue, leased: dict[bytes, Grant], turn: Turn) -> int:
     """Put every stored message of a queue in its place."""
+    now = turn.now
+    places = state.places
     count = 0
+    pasts = _Pasts(state, queue)
     plain: dict[bytes, tuple[Head, Lane]] = {}  # by head: most messages share theirs
-    late: dict[
-        Lane, list[Message]
-    ] = {}  # retried ones: their place is not where the scan finds them
-    pending: dict[Lane, list[int]] = {}
     for key, value in state.read.scan(Column.MESSAGES, *records.queue_range(queue.number)):
         count += 1
         head_bytes, stamp, body = records.split(value)
-        queue.largest = max(queue.largest, len(body))
+        if len(body) > queue.largest:
+            queue.largest = len(body)
         known = plain.get(head_bytes)
         if known is None:
             head = Head.FromString(head_bytes)
-            lane = queue.lane(head.fairness_key, head.weight, lane_key_of(head), state.throttles)
-            known = plain[head_bytes] = (head, lane)
+            known = plain[head_bytes] = (head, _lane(state, queue, head, now))
         head, lane = known
-        if head.weight and head.fairness_key not in queue.weights:
-            lane.key.weight = head.weight
-        retry = retries.get(key)
+        if head.weight and head.weight != lane.key.asked_weight:
+            _lane(state, queue, head, now)  # the latest decides
+        retry = pasts.at(key)
         grant = leased.get(key)
-        if retry is None and grant is None and not head.deliver_at_ns and not head.expires_at_ns:
-            pending.setdefault(lane, []).append(records.key_number(key))
+        number = records.key_number(key)
+        is_cold = retry is None or (bool(queue.dead_letter_of) and retry.order == number)
+        if is_cold and grant is None and not head.deliver_at_ns and not head.expires_at_ns:
+            if retry is None:
+                places.append(lane, number)
+            else:
+                places.insert(lane, number, number)
             continue
         message = _message(key, body, lane, stamp, retry)
         if head.expires_at_ns:
-            state.limit_life(message, head.expires_at_ns, now)
-        due_ns = retry.deliver_at_ns if retry is not None else head.deliver_at_ns
+            since_ns = head.expires_at_ns - records.stamp_ns(stamp)
+            meant_ns = head.ttl_ms * NS_PER_MS or since_ns
+            left_ns = _left_ns(head.expires_at_ns, meant_ns, now)
+            places.limit_life(message, head.expires_at_ns, now.mono_ns + left_ns)
         if grant is not None:
-            message.grant = grant
             grant.messages.append(message)
-            grant.left += 1
-            queue.leases[message.id] = message
-        elif due_ns > now.wall_ns:
-            state.delay(message, due_ns, now)
+            continue
+        if retry is None:
+            due_ns = head.deliver_at_ns
+            meant_ns = due_ns - records.stamp_ns(stamp)
         else:
-            late.setdefault(lane, []).append(message)
-    _fill_lanes(state, queue, plain, pending, late)
+            due_ns, meant_ns = retry.deliver_at_ns, retry.delay_ms * NS_PER_MS
+        left_ns = _left_ns(due_ns, meant_ns, now)
+        if left_ns:
+            places.delay(message, due_ns, now.mono_ns + left_ns)
+        else:
+            places.insert(lane, message.order, message)
+    for _, lane in plain.values():
+        if lane.key.lanes.get(lane.lane_key) is lane:
+            places.rest_if_empty(lane)  # all its messages are leased or delayed
     return count
+
+
+def _lane(state: State, queue: Queue, head: Head, now: Now) -> Lane:
+    lane_key = records.lane_key_of(head)
+    return state.places.lane(queue, head.fairness_key, head.weight, lane_key, now.mono_ns)
 
 
 def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
@@ -207,26 +280,5 @@ def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | N
     if retry is not None:
         message.attempt = retry.attempt_count
         message.order = retry.order
-        extra = message.details()
-        extra.error = retry.last_error
-        lane.key.queue.note_error(retry.last_error)
-        extra.has_retry = True
+        message.details().has_retry = True
     return message
-
-
-def _fill_lanes(
-    state: State,
-    queue: Queue,
-    plain: dict[bytes, tuple[Head, Lane]],
-    pending: dict[Lane, list[int]],
-    late: dict[Lane, list[Message]],
-) -> None:
-    for lane, numbers in pending.items():
-        for number in numbers:
-            state.push(lane, number)
-    for messages in late.values():
-        state.put_back(messages)
-    for lane in {id(lane): lane for _, lane in plain.values()}.values():
-        if not lane.messages:  # all its messages are leased or delayed
-            queue.dropped(lane)
-    state.dirty[queue] = None

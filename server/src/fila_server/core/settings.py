@@ -1,194 +1,230 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Runtime configuration that acts on the scheduler: what a key means, and what changing it does.
+"""Runtime settings: what a name means, what a value may be, and what follows for a key.
 
     throttle:<key>:rate      tokens per second; throttle.<key> = "rate,burst" is the same bucket
     throttle:<key>:burst     most tokens in the bucket (default: one second's worth, at least 1)
     concurrency:<key>:limit  most leased messages with that throttle key
     weight:<queue>:<key>     the share of a fairness key; wins over what enqueues say
 
-Where both spellings of a throttle are set, the long one wins, field by field. Any other key is
-only for hooks to read.
+A <key> that ends in `*` is a pattern: it holds for every key that begins so, each with a bucket of
+its own. A setting for the key itself wins over patterns, a longer pattern over a shorter one. Where
+both spellings of a throttle are set, the long one wins, field by field. Any other name is only for
+hooks to read.
+
+This module holds what was set. Putting it to work on what waits is admin/settings.py's.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
 
-from fila_server.core import parking
-from fila_server.core.clock import Now
 from fila_server.core.names import shown
-from fila_server.core.throttle import Limiter
+from fila_server.core.schedule.limiter import Terms
 from fila_server.errors import InvalidArgument
+from fila_server.limits import (
+    MAX_BURST,
+    MAX_CONCURRENCY,
+    MAX_RATE,
+    MAX_WEIGHT,
+    MIN_BURST,
+    MIN_RATE,
+)
 
-if TYPE_CHECKING:
-    from fila_server.core.state import State
+T = TypeVar("T")
 
-MAX_RATE = 1e9
-_MIN_RATE = 1e-6  # a token in 12 days; slower is what delays are for
-_MAX_LIMIT = 1 << 31
-_MAX_WEIGHT = 1000
+_NOTHING: Terms = (0.0, 0.0, 0, "")
 
 
 class Setting(NamedTuple):
-    """A configuration key that acts on the scheduler, taken apart."""
+    """A setting's name that acts on the scheduler, taken apart."""
 
-    kind: str  # rate, burst, both, limit or weight
-    name: str  # the throttle key, or the fairness key
+    field: str  # rate, burst, both, limit or weight
+    key: str  # the throttle key, the fairness key, or a pattern of them
     queue: str = ""
 
+    @property
+    def prefix(self) -> str | None:
+        """Return what the keys that it matches begin with; None for a single key."""
+        return self.key[:-1] if self.key.endswith("*") else None
 
-def parse_key(key: str) -> Setting | None:
-    """Return what the key sets, or None for a key that only hooks read."""
-    if key.startswith("throttle."):
-        return Setting("both", key.removeprefix("throttle."))
-    if key.startswith("throttle:"):
-        name, _, field = key.removeprefix("throttle:").rpartition(":")
+
+def parse(name: str) -> Setting | None:
+    """Return what the name sets, or None for one that only hooks read."""
+    if name.startswith("throttle."):
+        return _named(name, Setting("both", name.removeprefix("throttle.")))
+    if name.startswith("throttle:"):
+        key, _, field = name.removeprefix("throttle:").rpartition(":")
         if field in ("rate", "burst"):
-            return Setting(field, name)
-        raise InvalidArgument(f'"{shown(key)}" must end in ":rate" or ":burst"')
-    if key.startswith("concurrency:"):
-        name, _, field = key.removeprefix("concurrency:").rpartition(":")
+            return _named(name, Setting(field, key))
+        raise InvalidArgument(f'"{shown(name)}" must end in ":rate" or ":burst"')
+    if name.startswith("concurrency:"):
+        key, _, field = name.removeprefix("concurrency:").rpartition(":")
         if field == "limit":
-            return Setting("limit", name)
-        raise InvalidArgument(f'"{shown(key)}" must end in ":limit"')
-    if key.startswith("weight:"):
-        queue, _, name = key.removeprefix("weight:").partition(":")
-        return Setting("weight", name, queue)
+            return _named(name, Setting(field, key))
+        raise InvalidArgument(f'"{shown(name)}" must end in ":limit"')
+    if name.startswith("weight:"):
+        queue, _, key = name.removeprefix("weight:").partition(":")
+        return _named(name, Setting("weight", key, queue))
     return None
 
 
-def check(setting: Setting, key: str, value: str) -> None:
-    """Refuse a value that the key cannot have."""
-    if not setting.name:
-        raise InvalidArgument(f'"{shown(key)}" names no key')
-    match setting.kind:
+def _named(name: str, setting: Setting) -> Setting:
+    if not setting.key:
+        raise InvalidArgument(f'"{shown(name)}" names no key')
+    return setting
+
+
+def check(name: str, value: str) -> None:
+    """Refuse a value that the name cannot have."""
+    setting = parse(name)
+    match setting.field if setting is not None else "":
         case "rate":
-            _rate(key, value)
+            _rate(name, value)
         case "burst":
-            _burst(key, value)
+            _burst(name, value)
         case "both":
             rate, comma, burst = value.partition(",")
-            _rate(key, rate)
+            _rate(name, rate)
             if comma:
-                _burst(key, burst)
+                _burst(name, burst)
         case "limit":
-            _whole(key, value, _MAX_LIMIT)
+            _whole(name, value, MAX_CONCURRENCY)
         case "weight":
-            _whole(key, value, _MAX_WEIGHT)
+            _whole(name, value, MAX_WEIGHT)
 
 
-def _rate(key: str, text: str) -> float:
-    return _number(key, text, "a rate from 1e-6 to 1e9 per second", _MIN_RATE, MAX_RATE)
+def _rate(name: str, text: str) -> None:
+    _number(name, text, "a rate from 1e-6 to 1e9 per second", MIN_RATE, MAX_RATE)
 
 
-def _burst(key: str, text: str) -> float:
-    return _number(key, text, "a burst from 1 to 1e9", 1.0, MAX_RATE)
+def _burst(name: str, text: str) -> None:
+    _number(name, text, "a burst from 1 to 1e9", MIN_BURST, MAX_BURST)
 
 
-def _number(key: str, text: str, what: str, low: float, high: float) -> float:
+def _number(name: str, text: str, what: str, low: float, high: float) -> None:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise InvalidArgument(f'"{shown(key)}" needs {what}, not "{shown(text)}"')
-    return value
+        raise InvalidArgument(f'"{shown(name)}" needs {what}, not "{shown(text)}"')
 
 
-def _whole(key: str, text: str, high: int) -> int:
+def _whole(name: str, text: str, high: int) -> None:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(high))
     if not (is_number and 1 <= int(text) <= high):
         raise InvalidArgument(
-            f'"{shown(key)}" needs a whole number from 1 to {high}, not "{shown(text)}"'
+            f'"{shown(name)}" needs a whole number from 1 to {high}, not "{shown(text)}"'
         )
-    return int(text)
 
 
-# --- Effects --------------------------------------------------------------------------------------
+class _Table(Generic[T]):
+    """Values by key or pattern."""
+
+    __slots__ = ("_by_length", "_exact", "_patterns")
+
+    def __init__(self) -> None:
+        self._exact: dict[str, T] = {}
+        self._patterns: dict[str, T] = {}  # by prefix
+        self._by_length: dict[int, int] = {}  # how many patterns of each length there are
+
+    def __bool__(self) -> bool:
+        return bool(self._exact or self._patterns)
+
+    def at(self, setting: Setting) -> T | None:
+        prefix = setting.prefix
+        return self._exact.get(setting.key) if prefix is None else self._patterns.get(prefix)
+
+    def set(self, setting: Setting, value: T | None) -> None:
+        prefix = setting.prefix
+        table, key = (self._exact, setting.key) if prefix is None else (self._patterns, prefix)
+        was_there = key in table
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+        if prefix is not None and was_there != (value is not None):
+            count = self._by_length.get(len(prefix), 0) + (-1 if was_there else 1)
+            self._by_length[len(prefix)] = count
+            if not count:
+                del self._by_length[len(prefix)]
+
+    def matches(self, key: str) -> Iterator[tuple[str, T]]:
+        """Yield what holds for a key, most specific first, with its pattern or an empty text."""
+        exact = self._exact.get(key)
+        if exact is not None:
+            yield "", exact
+        for length in sorted(self._by_length, reverse=True):
+            if length <= len(key):
+                found = self._patterns.get(key[:length])
+                if found is not None:
+                    yield key[:length] + "*", found
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys that have a value of their own."""
+        return iter(self._exact)
 
 
-def apply(state: State, setting: Setting, now: Now) -> None:
-    """Bring the scheduler in line with the configuration as it is now."""
-    if setting.kind == "weight":
-        _apply_weight(state, setting)
-        return
-    name = setting.name
-    get = state.config.get
-    compact = get(f"throttle.{name}", "").partition(",")
-    rate = float(get(f"throttle:{name}:rate") or compact[0] or 0)
-    burst = float(get(f"throttle:{name}:burst") or compact[2] or max(1, math.ceil(rate)))
-    limit = int(get(f"concurrency:{name}:limit", "0"))
-    limiter = state.throttles.limiters.get(name)
-    if not rate and not limit:
-        if limiter is not None and limiter.paused_until_ns <= now.mono_ns:
-            _remove(state, limiter)
-            return
-        if limiter is None:
-            return
-    limiter = ensure(state, name)
-    if (rate, burst) != (limiter.rate, limiter.burst):
-        limiter.set_rate(rate, burst, now.mono_ns)
-        state.throttles.touched[limiter] = None
-    limiter.limit = limit
-    limiter.timer_ns = 0  # the time that its lines wait for has changed
-    for queue in parking.mark_due(limiter):
-        state.dirty[queue] = None
+class Weights(_Table[int]):
+    """The weights that are set for the fairness keys of one queue."""
+
+    __slots__ = ()
+
+    def __call__(self, key: str) -> int:
+        """Return the weight of a key; 0 when none is set."""
+        return next((weight for _, weight in self.matches(key)), 0)
 
 
-def _apply_weight(state: State, setting: Setting) -> None:
-    queue = state.queues.get(setting.queue)
-    if queue is None:
-        return
-    text = state.config.get(f"weight:{queue.name}:{setting.name}")
-    key = queue.keys.get(setting.name)
-    if text is None:
-        queue.weights.pop(setting.name, None)
-    else:
-        queue.weights[setting.name] = int(text)
-    if key is not None:
-        key.weight = queue.weights.get(setting.name, 1)
-        key.deficit = min(key.deficit, key.weight * queue.quantum)
+class Settings:
+    """All runtime settings: `values` as they were set, and what follows from them for a key."""
 
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._throttles: _Table[dict[str, str]] = _Table()
+        self.weights: dict[str, Weights] = {}  # by queue
 
-def ensure(state: State, name: str) -> Limiter:
-    """Return the limiter of a throttle key, making one that counts what is already leased."""
-    limiter = state.throttles.limiters.get(name)
-    if limiter is None:
-        limiter = state.throttles.limiters[name] = Limiter(name)
-        for queue in state.queues.values():
-            if not queue.dead_letter_of:
-                limiter.in_flight += sum(
-                    name in message.lane.throttle_keys for message in queue.leases.values()
-                )
-        _refresh(state, name)
-    return limiter
+    def put(self, name: str, value: str | None) -> Setting | None:
+        """Set a value that was checked, or remove it; return what the name means."""
+        if value is None:
+            self.values.pop(name, None)
+        else:
+            self.values[name] = value
+        setting = parse(name)
+        if setting is None:
+            return None
+        if setting.field == "weight":
+            table = self.weights.setdefault(setting.queue, Weights())
+            table.set(setting, None if value is None else int(value))
+            if not table:
+                del self.weights[setting.queue]
+            return setting
+        fields = dict(self._throttles.at(setting) or {})
+        fields.pop(setting.field, None)
+        if value is not None:
+            fields[setting.field] = value
+        self._throttles.set(setting, fields or None)
+        return setting
 
+    def throttle(self, key: str) -> Terms:
+        """Return what is set for a throttle key."""
+        if not self._throttles:
+            return _NOTHING
+        rate = burst = limit = 0.0
+        rate_by = limit_by = None
+        for pattern, fields in self._throttles.matches(key):
+            compact = fields.get("both", "").partition(",")
+            if rate_by is None:
+                burst = burst or float(fields.get("burst") or compact[2] or 0)
+                rate = float(fields.get("rate") or compact[0] or 0)
+                rate_by = pattern if rate else None
+            if limit_by is None and "limit" in fields:
+                limit, limit_by = int(fields["limit"]), pattern
+        if not rate:
+            return 0.0, 0.0, int(limit), limit_by or ""
+        return rate, burst or max(1, math.ceil(rate)), int(limit), rate_by or ""
 
-def _remove(state: State, limiter: Limiter) -> None:
-    """Lift all limits of a throttle key; whoever waits for it goes on."""
-    waiting = [lane for line in limiter.lines.values() for lane in line.lanes]
-    for lane in waiting:
-        parking.unpark(lane)
-    for queue, line in limiter.lines.items():
-        queue.due_lines.pop(line, None)
-        for key in queue.keys.values():
-            for lane in key.ready:
-                if lane.parked_on is limiter:
-                    parking.leave(lane)
-    del state.throttles.limiters[limiter.name]
-    _refresh(state, limiter.name)
-    for lane in waiting:
-        parking.make_ready(lane)
-        state.dirty[lane.key.queue] = None
-
-
-def _refresh(state: State, name: str) -> None:
-    """Let the lanes that carry the throttle key know its limiter, or that it is gone."""
-    for queue in state.queues.values():
-        if queue.dead_letter_of:
-            continue
-        for key in queue.keys.values():
-            for lane in key.lanes.values():
-                if name in lane.throttle_keys:
-                    lane.limiters = state.throttles.limiters_of(lane.throttle_keys)
+    def throttle_keys(self) -> Iterator[str]:
+        """Yield the throttle keys that have settings of their own."""
+        return self._throttles.keys()

@@ -31,12 +31,18 @@ class Breaker:
         """Return whether a call may be made: always while closed, as a trial after the cooldown."""
         return self.failures_in_a_row < self._threshold or now_ns >= self._opened_until_ns
 
-    def succeeded(self) -> None:
-        """Close."""
+    def succeeded(self) -> bool:
+        """Close; return whether it was open."""
+        was_open = self.is_open
         self.failures_in_a_row = 0
+        return was_open
 
-    def failed(self, now_ns: int) -> None:
-        """Count one failure; at the threshold, and after a failed trial, open for the cooldown."""
+    def failed(self, now_ns: int) -> bool:
+        """Count one failure; at the threshold, and after a failed trial, open for the cooldown.
+
+        Return whether it was closed until now.
+        """
         self.failures_in_a_row += 1
         if self.failures_in_a_row >= self._threshold:
             self._opened_until_ns = now_ns + self._cooldown_ns
+        return self.failures_in_a_row == self._threshold

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What hooks decide: from a script's flat answer to values that the scheduler can use as they are.
 
-This module owns the ranges of what a hook returns. It must not know how answers are obtained.
+This module brings what a hook returns into its range. It must not know how answers are obtained.
 Numbers out of range are brought into it, because the script's intent is clear; keys out of range
 are failures, because any other key would be a wrong one.
 """
@@ -9,16 +9,11 @@ are failures, because any other key would be a wrong one.
 from typing import Literal, NamedTuple
 
 from fila_server.hooks.state import Answer, ScriptFailed
-
-WEIGHT_MAX = 1000
-# A message that takes a million tokens takes them from a bucket that holds as many.
-THROTTLE_COST_MAX = 1_000_000
-# Longer waits belong into a scheduler; the same bound keeps a slip of the pen recoverable.
-DELAY_MS_MAX = 30 * 24 * 3600 * 1000
+from fila_server.limits import MAX_RETRY_DELAY_MS, MAX_THROTTLE_COST, MAX_WEIGHT
 
 
 class EnqueueDecision(NamedTuple):
-    """Where a message stands in line. Weight 0 leaves the fairness key's weight as it is.
+    """Where a message stands in line; what a hook leaves out has its default.
 
     The throttle keys are sorted and without duplicates, so equal sets are equal tuples.
     """
@@ -36,7 +31,7 @@ class FailureDecision(NamedTuple):
     delay_ms: int
 
 
-DEFAULT_DECISION = EnqueueDecision("default", 0, (), 1)
+DEFAULT_DECISION = EnqueueDecision("default", 1, (), 1)
 _DEAD_LETTER = FailureDecision("dlq", 0)
 
 
@@ -61,9 +56,9 @@ def enqueue_decision(answer: Answer) -> EnqueueDecision:
         raise ScriptFailed("a fairness or throttle key is not valid UTF-8") from None
     return EnqueueDecision(
         fairness_key,
-        0 if weight is None else _whole(weight, 1, WEIGHT_MAX),
+        1 if weight is None else _whole(weight, 1, MAX_WEIGHT),
         throttle_keys,
-        1 if cost is None else _whole(cost, 1, THROTTLE_COST_MAX),
+        1 if cost is None else _whole(cost, 1, MAX_THROTTLE_COST),
     )
 
 
@@ -73,8 +68,8 @@ def failure_decision(answer: Answer) -> FailureDecision | None:
         return None
     if answer[1] == b"dlq":
         return _DEAD_LETTER
-    delay_ms = answer[2]
-    return FailureDecision("retry", 0 if delay_ms is None else _whole(delay_ms, 0, DELAY_MS_MAX))
+    delay_ms = 0 if answer[2] is None else _whole(answer[2], 0, MAX_RETRY_DELAY_MS)
+    return FailureDecision("retry", delay_ms)
 
 
 def _whole(value: float, least: int, most: int) -> int:

@@ -5,7 +5,7 @@ This module owns what a dry run reports. It must not know the command line or th
 is an argument.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -18,6 +18,7 @@ from fila_server.hooks.decision import (
 )
 from fila_server.hooks.sandbox import ON_ENQUEUE, ON_FAILURE, Sandbox, failure_arguments
 from fila_server.hooks.state import Answer, ScriptFailed
+from fila_server.limits import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,11 @@ def dry_run(
     config: Mapping[str, str] | None = None,
     error: str | None = None,
     attempts: int = 1,
+    fairness_key: str = "default",
+    throttle_keys: Sequence[str] = (),
     queue: str = "test",
     timeout_ms: int = 10,
-    memory_limit_bytes: int = 1024 * 1024,
+    memory_limit_bytes: int = MIB,
     clock_ns: Callable[[], int] = perf_counter_ns,
 ) -> DryRun:
     """Run every hook that the script defines. Raises nothing but InvalidArgument for the limits."""
@@ -83,7 +86,13 @@ def dry_run(
         )
     if sandbox.defines(ON_FAILURE):
         fixed = failure_arguments(
-            "00000000-0000-0000-0000-000000000000", attempts, error or "", "nack"
+            "00000000-0000-0000-0000-000000000000",
+            attempts,
+            error or "",
+            "nack",
+            payload_size,
+            fairness_key,
+            throttle_keys,
         )
         on_failure = _run(
             lambda: sandbox.call(ON_FAILURE, fixed, headers), failure_decision, clock_ns

@@ -12,7 +12,8 @@
 --   3. Nothing is looked up in a table that a script can change.
 --
 -- Arguments: what patterns.lua and library.lua return, the limits, and the name of the queue.
-local analyse, library, CPU_SECONDS_MAX, STEPS_MAX, PATTERN_STEPS_MAX, STRING_BYTES_MAX, QUEUE = ...
+local analyse, library, CPU_SECONDS_MAX, STEPS_MAX, PATTERN_STEPS_MAX, STRING_BYTES_MAX,
+  KEY_BYTES_MAX, THROTTLE_KEYS_MAX, QUEUE = ...
 
 local type, tostring, tonumber, next, error, pcall, load =
   type, tostring, tonumber, next, error, pcall, load
@@ -20,6 +21,7 @@ local rawget, rawset, rawequal = rawget, rawset, rawequal
 local setmetatable, getmetatable = setmetatable, getmetatable
 local set_hook, clock, collect = debug.sethook, os.clock, collectgarbage
 local sub, gsub, concat, unpack = string.sub, string.gsub, table.concat, table.unpack
+local unpack_text = string.unpack
 
 ---------------------------------------------------------------------------------------- the budget
 -- The hook fires every STRIDE instructions. One instruction can cost a tenth of a millisecond (a
@@ -142,8 +144,6 @@ end
 
 ------------------------------------------------------------------------------------------- answers
 -- An answer is flat: 0 and the values, or 1 and what went wrong.
-local KEY_BYTES_MAX, THROTTLE_KEYS_MAX = 256, 16
-
 local function failed(e, why)
   if why then return 1, why end
   if e == LUA_MEMORY then return 1, MEMORY end
@@ -256,13 +256,24 @@ local TEMPLATES = {
     end]],
   on_failure = [[
     local begin, answer, pcall, fn, meta, headers, queue = ...
-    return function(id, attempts, err, reason$params)
+    return function(id, attempts, err, reason, size, key, keys$params)
       begin()
       meta.__index = $headers
       return answer(pcall(fn, { queue = queue, id = id, attempts = attempts, error = err,
-        reason = reason, headers = headers }, err, attempts))
+        reason = reason, payload_size = size, fairness_key = key, throttle_keys = listed(keys),
+        headers = headers }, err, attempts))
     end]],
 }
+
+-- Throttle keys come as one text, each after its length, because their number varies.
+local function listed(keys)
+  local out, n, at, size = {}, 0, 1, #keys
+  while at <= size do
+    n = n + 1
+    out[n], at = unpack_text("<s4", keys, at)
+  end
+  return out
+end
 
 local function paired(...)
   local flat, out = { ... }, {}
@@ -281,7 +292,7 @@ function E.entry(hook, count)
   if count < 0 then parts = { params = ", ...", headers = "paired(...)" } end
   local source = gsub(TEMPLATES[hook], "%$(%l+)", parts)
   local answer = hook == "on_enqueue" and enqueue_answer or failure_answer
-  local make = load(source, "=entry", "t", { paired = paired })
+  local make = load(source, "=entry", "t", { paired = paired, listed = listed })
   return make(begin, answer, pcall, hooks[hook], headers_meta, headers, QUEUE)
 end
 

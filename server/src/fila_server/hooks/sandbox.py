@@ -5,7 +5,7 @@ This module owns what may go into a call and when a state is thrown away. It mus
 policies or what answers mean. `state.py` says what has to hold for a call to be safe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fila_server.errors import InvalidArgument, InvalidScript
 from fila_server.hooks.state import (
@@ -18,14 +18,16 @@ from fila_server.hooks.state import (
     Script,
     ScriptFailed,
 )
+from fila_server.limits import (
+    MAX_HOOK_MEMORY_BYTES,
+    MAX_HOOK_TIMEOUT_MS,
+    MAX_SCRIPT_BYTES,
+    MIB,
+    MIN_HOOK_MEMORY_BYTES,
+)
 
 ON_ENQUEUE, ON_FAILURE = range(len(HOOKS))
 
-# Compiling is quadratic for some texts and nothing can interrupt it: 40 ms at this size.
-SCRIPT_BYTES_MAX = 32 * 1024
-TIMEOUT_MS_MAX = 10_000
-MEMORY_LIMIT_BYTES_MIN = 64 * 1024
-MEMORY_LIMIT_BYTES_MAX = 1024**3
 # Names, values and overhead of the headers of one message. The server lets in 64 KiB by default and
 # 1 MiB at most, so this only guards the process.
 HEADERS_BYTES_MAX = 4 * 1024 * 1024
@@ -44,7 +46,8 @@ class Sandbox:
     """Runs the hooks that one script defines, every call within the limits.
 
     Raises InvalidScript if the script does not compile or fails while it is loaded, InvalidArgument
-    if a limit makes no sense.
+    if a limit makes no sense. Where it is not `strict`, a script that cannot be loaded fails every
+    call, and each call tries to load it again: what it read from the configuration may change.
     """
 
     def __init__(
@@ -54,40 +57,61 @@ class Sandbox:
         name: str,
         queue: str = "",
         timeout_ms: int = 10,
-        memory_limit_bytes: int = 1024 * 1024,
+        memory_limit_bytes: int = MIB,
+        max_key_bytes: int = 256,
+        max_throttle_keys: int = 16,
         config: Mapping[str, str],
+        strict: bool = True,
     ) -> None:
-        if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
-            raise InvalidArgument(f"hook timeout of {timeout_ms} ms is not in 1..{TIMEOUT_MS_MAX}")
-        if not MEMORY_LIMIT_BYTES_MIN <= memory_limit_bytes <= MEMORY_LIMIT_BYTES_MAX:
+        if not 1 <= timeout_ms <= MAX_HOOK_TIMEOUT_MS:
+            raise InvalidArgument(
+                f"hook timeout of {timeout_ms} ms is not in 1..{MAX_HOOK_TIMEOUT_MS}"
+            )
+        if not MIN_HOOK_MEMORY_BYTES <= memory_limit_bytes <= MAX_HOOK_MEMORY_BYTES:
             raise InvalidArgument(
                 f"hook memory limit of {memory_limit_bytes} bytes is not in "
-                f"{MEMORY_LIMIT_BYTES_MIN}..{MEMORY_LIMIT_BYTES_MAX}"
+                f"{MIN_HOOK_MEMORY_BYTES}..{MAX_HOOK_MEMORY_BYTES}"
             )
-        self._script = Script(_encoded(source, name), name, queue, timeout_ms, memory_limit_bytes)
+        self._script = Script(
+            _encoded(source, name),
+            name,
+            queue,
+            timeout_ms,
+            memory_limit_bytes,
+            max_key_bytes,
+            max_throttle_keys,
+        )
         can_reach_fila = any(word in source for word in _WAYS_TO_FILA)
         self._config: dict[str, str] | None = dict(config) if can_reach_fila else None
-        # None after the state was thrown away and a new one could not be built.
-        self._state: LuaState | None
+        # None while there is no state: it could not be built, or the script has spoiled it.
+        self._state: LuaState | None = None
+        self.load_failure: ScriptFailed | None = None
         try:
-            self._state = LuaState(self._script, self._config or {})
+            self._state = self._load()
         except ScriptFailed as failure:
-            raise InvalidScript(f"{name} script: {failure}") from failure
-        self._types = self._state.types
+            if strict:
+                raise self._invalid(failure) from failure
+            self.load_failure = failure
 
     def defines(self, hook: int) -> bool:
-        """Return whether the script defines the function."""
-        return self._types[hook] == b"function"
+        """Return whether the script has been loaded and defines the function."""
+        return self._state is not None and self._state.types[hook] == b"function"
 
     def require(self, hook: int) -> None:
         """Raise InvalidScript unless the script defines the function."""
-        kind = self._types[hook].decode()
-        if kind == "nil":
-            raise InvalidScript(f"{self._script.name} script: no function {HOOKS[hook]} is defined")
-        if kind != "function":
-            raise InvalidScript(
-                f"{self._script.name} script: {HOOKS[hook]} is a {kind}, not a function"
-            )
+        assert self._state is not None
+        try:
+            self._state.require(hook)
+        except ScriptFailed as failure:
+            raise self._invalid(failure) from failure
+
+    def _load(self) -> LuaState:
+        if len(self._script.source) > MAX_SCRIPT_BYTES:
+            raise ScriptFailed(f"longer than {MAX_SCRIPT_BYTES} bytes")
+        return LuaState(self._script, self._config or {})
+
+    def _invalid(self, failure: ScriptFailed) -> InvalidScript:
+        return InvalidScript(f"{self._script.name} script: {failure}")
 
     def call(self, hook: int, fixed: tuple[bytes | int, ...], headers: Mapping[str, str]) -> Answer:
         """Return the hook's answer: 0, then what sandbox.lua says for this hook.
@@ -103,6 +127,8 @@ class Sandbox:
         except UnicodeEncodeError:
             raise ScriptFailed("a header is not valid UTF-8", is_scripts_fault=False) from None
         size = len(b"".join(flat))
+        if hook == ON_FAILURE:
+            size += len(fixed[-1])  # type: ignore[arg-type]  # the throttle keys
         count = len(headers)
         if size > ARGUMENTS_BYTES_MAX or count > ENTRY_HEADERS_MAX or self._state is None:
             return self._call_with_care(hook, fixed, flat, size)
@@ -141,7 +167,7 @@ class Sandbox:
             raise ScriptFailed("the headers are too large for a hook", is_scripts_fault=False)
         state = self._state
         if state is None:
-            state = self._state = LuaState(self._script, self._config or {})
+            state = self._state = self._load()
         count = len(flat) // 2
         entry = state.entry(hook, count if count <= ENTRY_HEADERS_MAX else -1)
         try:
@@ -168,18 +194,31 @@ class Sandbox:
 
 
 def failure_arguments(
-    message_id: str, attempts: int, error: str, reason: str
+    message_id: str,
+    attempts: int,
+    error: str,
+    reason: str,
+    payload_size: int,
+    fairness_key: str,
+    throttle_keys: Iterable[str],
 ) -> tuple[bytes | int, ...]:
     """Return what on_failure's entry point takes before the headers."""
     said = error.encode("utf-8", "replace")[:NACK_BYTES_MAX]
-    return (message_id.encode(), attempts, said, reason.encode())
+    keys = [key.encode() for key in throttle_keys]
+    packed = b"".join(len(key).to_bytes(4, "little") + key for key in keys)
+    return (
+        message_id.encode(),
+        attempts,
+        said,
+        reason.encode(),
+        payload_size,
+        fairness_key.encode(),
+        packed,
+    )
 
 
 def _encoded(source: str, name: str) -> bytes:
     try:
-        encoded = source.encode()
+        return source.encode()
     except UnicodeEncodeError:
         raise InvalidScript(f"{name} script: not valid UTF-8") from None
-    if len(encoded) > SCRIPT_BYTES_MAX:
-        raise InvalidScript(f"{name} script: longer than {SCRIPT_BYTES_MAX} bytes")
-    return encoded

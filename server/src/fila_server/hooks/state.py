@@ -70,6 +70,8 @@ class Script:
     queue: str
     timeout_ms: int
     memory_limit_bytes: int
+    max_key_bytes: int
+    max_throttle_keys: int
 
 
 class ScriptFailed(Exception):
@@ -114,6 +116,8 @@ class LuaState:
             script.timeout_ms * STEPS_PER_MS,
             min(script.timeout_ms * PATTERN_STEPS_PER_MS, PATTERN_STEPS_MAX),
             script.memory_limit_bytes // 4,
+            script.max_key_bytes,
+            script.max_throttle_keys,
             script.queue.encode(),
         )
         self._make_entry, self._configure, self._set_heap, self._forget, self._finish = functions
@@ -142,14 +146,26 @@ class LuaState:
         return answer[1:]
 
     def entry(self, hook: int, count: int) -> Entry:
-        """Return the function that calls a hook with `count` headers; -1 takes any number."""
+        """Return the function that calls a hook with `count` headers; -1 takes any number.
+
+        Raises ScriptFailed if the script does not define the hook.
+        """
         entry = self.entries[hook].get(count)
         if entry is None:
+            self.require(hook)
             self._runtime.set_max_memory(0)
             entry = self.entries[hook][count] = self._make_entry(HOOKS[hook].encode(), count)
             self.soft_bytes += ENTRY_BYTES + STRING_OVERHEAD_BYTES * max(count, 0)
             self._limit()
         return entry
+
+    def require(self, hook: int) -> None:
+        """Raise ScriptFailed unless the script defines the hook."""
+        kind = self.types[hook].decode()
+        if kind == "nil":
+            raise ScriptFailed(f"no function {HOOKS[hook]} is defined")
+        if kind != "function":
+            raise ScriptFailed(f"{HOOKS[hook]} is a {kind}, not a function")
 
     def configure(self, key: str, old: str | None, new: str | None, count: int) -> None:
         """Mirror one changed entry of a configuration of `count` entries, at no cost to the script.

@@ -13,31 +13,25 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
 
-import grpc
-
-from fila_server.core.access import BOOTSTRAP, UNKNOWN_KEY, WORDS, ApiKey, Keyring, Minted
-from fila_server.core.keys import denial
-from fila_server.errors import FilaError, PermissionDenied, Unauthenticated
-from fila_server.rpc.status import refuse
+from fila_server.core.access import BOOTSTRAP, UNKNOWN_KEY, WORDS, ApiKey, Keyring, Minted, denial
+from fila_server.errors import PermissionDenied, Unauthenticated
+from fila_server.rpc.audit import Refusals
 
 # The key of the call under way; None while API keys are off.
 CALLER: ContextVar[ApiKey | None] = ContextVar("caller", default=None)
 
 # Probes have no key, and learn nothing but that the broker serves.
-_OPEN = "/grpc.health.v1.Health/"
-_HEADER = "authorization"
+OPEN = "/grpc.health.v1.Health/"
+HEADER = "authorization"
 _SCHEME = "bearer "
 _PREFIX = "fila_"
 _KNOWN_MAX = 10_000
 
 _NO_KEY = "no API key was sent; it belongs into the metadata as authorization: Bearer KEY"
 _EXPIRED = "the API key has expired"
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 def mint() -> tuple[Minted, str]:
@@ -52,36 +46,31 @@ def _digest(salt: bytes, key: str) -> bytes:
     return hmac.digest(salt, key.encode(errors="replace"), "sha256")
 
 
-class Authenticator(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # only in the stubs
-    """Lets calls in that carry a valid key, and remembers the key while the call is under way."""
+class Authenticator:
+    """Knows the key that a call carries."""
 
     def __init__(
         self, keyring: Keyring, bootstrap: str, wall_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._keyring = keyring
         self._wall_ns = wall_ns
+        self.refusals = Refusals()
         self._known: dict[str, ApiKey] = {}  # by header, so that a key is hashed once
         bootstrap_salt = secrets.token_bytes(16)
         self._bootstrap = (bootstrap_salt, _digest(bootstrap_salt, bootstrap))
         # Compared where no key has the id, so that an id cannot be found by the time it takes.
         self._nobody = ApiKey("", "nobody", salt=secrets.token_bytes(16), digest=b"\0" * 32)
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:
-        if not handler_call_details.method.startswith(_OPEN):
-            try:
-                CALLER.set(self.caller(handler_call_details.invocation_metadata))
-            except Unauthenticated as error:
-                return _refusal(error)
-        return await continuation(handler_call_details)
-
     def caller(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> ApiKey:
         """Return the key that a call carries. Raises Unauthenticated if it is none or no good."""
         for name, value in metadata or ():
-            if name == _HEADER and isinstance(value, str):
-                break
-        else:
+            if name == HEADER and isinstance(value, str):
+                return self.caller_with(value)
+        return self.caller_with(None)
+
+    def caller_with(self, value: str | None) -> ApiKey:
+        """Return the key that an authorization holds. Raises Unauthenticated as `caller` does."""
+        if value is None:
             raise Unauthenticated(_NO_KEY)
         key = self._known.get(value)
         if key is None or (key is not BOOTSTRAP and self._keyring.keys.get(key.key_id) is not key):
@@ -110,18 +99,6 @@ class Authenticator(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # on
         return key
 
 
-def _refusal(error: FilaError) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return a handler that refuses a call of any kind.
-
-    It takes a stream of requests, because only such a handler runs before a request is read.
-    """
-
-    async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await refuse(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(run)
-
-
 # --- What the caller may do
 # ------------------------------------------------------------------------
 
@@ -145,7 +122,7 @@ def check_everywhere(permission: int) -> None:
     if caller is not None and not caller.may_everywhere(permission):
         raise PermissionDenied(
             f'the API key "{caller.name}" has no {WORDS[permission]} permission on all queues,'
-            ' which "*" gives and runtime settings need'
+            ' which this call needs; "*" gives it'
         )
 
 

@@ -1,97 +1,123 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""FilaService: producing, consuming, settling. Translates between the wire and the engine's
+"""FilaService: producing, consuming, settling. Translates between calls and the engine's
 commands.
-
-Batch answers are encoded by hand where every item succeeded: that is the common case and runs per
-message.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from operator import attrgetter, itemgetter
 from typing import Any
 
-import grpc
+from google.protobuf.message import Message
 
 from fila.v1 import service_pb2 as pb
-from fila.v1.messages_pb2 import ItemResult
 from fila_server.config import LimitsConfig
 from fila_server.core.access import CONSUME, PRODUCE
 from fila_server.core.commands import (
     Ack,
-    CloseConsumer,
     Command,
-    Duplicate,
     Enqueue,
     Extend,
-    FrameTaken,
     Nack,
-    OpenConsumer,
+    SettleGrants,
 )
-from fila_server.core.consumer import Consumer
-from fila_server.core.intake import Draft, Intake
-from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge
+from fila_server.core.wire.answers import (
+    Duplicate,
+    encode_enqueue_results,
+    encode_grant_results,
+    encode_results,
+    item_error,
+)
+from fila_server.core.wire.cuts import BLOCK_BYTES, DraftBatch, count_fields, count_within
+from fila_server.core.wire.intake import Cut, Draft, Intake
+from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge, PermissionDenied
 from fila_server.rpc.auth import CALLER, check, denials, restricted
-from fila_server.rpc.status import decoding, guarded, item_error, refuse
+from fila_server.rpc.method import Call, Decode, Handler, Method, Single, parsed, streaming
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.sink import Sink
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
-# An EnqueueResult that holds a message id of 36 characters and nothing else, up to the id itself.
-_ID_RESULT = "\n&\n$"
-# An empty ItemResult: the item was done.
-_DONE_RESULT = b"\n\x00"
+_PATH = "/fila.v1.FilaService/"
 
 _draft_queue: Callable[[Any], str] = itemgetter(0)
 _item_queue: Callable[[Any], str] = attrgetter("queue")
 
 
+def _enqueued(result: str) -> bytes:
+    response = pb.EnqueueResponse(message_id=result, duplicate=isinstance(result, Duplicate))
+    return response.SerializeToString()
+
+
+_ENQUEUE = Single(Enqueue, PRODUCE, _draft_queue, lambda draft: len(draft[1]), _enqueued)
+_ACK = Single(Ack, CONSUME, _item_queue, lambda request: 0, lambda result: b"")
+_NACK = Single(Nack, CONSUME, _item_queue, lambda request: 0, lambda result: b"")
+
+
 class Service:
     """The handlers of FilaService."""
 
-    def __init__(self, engine: Engine, limits: LimitsConfig) -> None:
+    def __init__(self, engine: Engine, limits: LimitsConfig, cut: Cut | None = None) -> None:
         self._engine = engine
         self._limits = limits
-        self.intake = Intake(limits)
+        self.intake = Intake(limits, cut)
+        self._reading = asyncio.Lock()
 
-    async def enqueue(self, drafts: list[Draft], context: Context) -> pb.EnqueueResponse:
-        (result,) = await self._each(Enqueue, drafts, PRODUCE, _draft_queue)
+    async def enqueue(self, draft: Draft, call: Call) -> pb.EnqueueResponse:
+        (result,) = await self._each(Enqueue, [draft], PRODUCE, _draft_queue, len(draft[1]))
         if isinstance(result, FilaError):
             raise result
         return pb.EnqueueResponse(message_id=result, duplicate=isinstance(result, Duplicate))
 
-    async def enqueue_batch(self, drafts: list[Draft], context: Context) -> bytes:
-        self._check_batch(len(drafts))
-        return encode_enqueue_results(await self._each(Enqueue, drafts, PRODUCE, _draft_queue))
+    async def enqueue_batch(self, encoded: bytes, call: Call) -> bytes:
+        self.check_items(encoded)
+        batch = DraftBatch(self.intake)
+        caller = restricted()
+        queues: set[str] = set()
+        # One at a time: so many at once would leave the others as little as one in a single piece.
+        async with self._reading if len(encoded) > BLOCK_BYTES else nullcontext():
+            clock = asyncio.get_running_loop().time
+            began_s = clock()
+            for request in parsed(batch.read(encoded)):
+                self._check_batch(batch.count)
+                if caller is not None:
+                    queues.update(item.queue for item in request.messages)
+                if batch.has_more:
+                    await self._engine.rest(began_s)
+                    began_s = clock()
+        denied = {} if caller is None else denials(caller, PRODUCE, queues)
+        return await self._enqueue_all(batch, denied, call)
 
-    async def ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
+    async def _enqueue_all(
+        self, batch: DraftBatch, denied: dict[str, PermissionDenied], call: Call
+    ) -> bytes:
+        return encode_enqueue_results(
+            await self._engine.ask(lambda ticket: Enqueue(ticket, batch, denied), batch.size)
+        )
+
+    async def ack(self, request: pb.AckRequest, call: Call) -> pb.AckResponse:
         (error,) = await self._each(Ack, [request])
         if error is not None:
             raise error
         return pb.AckResponse()
 
-    async def nack(self, request: pb.NackRequest, context: Context) -> pb.NackResponse:
+    async def nack(self, request: pb.NackRequest, call: Call) -> pb.NackResponse:
         (error,) = await self._each(Nack, [request])
         if error is not None:
             raise error
         return pb.NackResponse()
 
-    async def ack_batch(self, request: pb.AckBatchRequest, context: Context) -> bytes:
-        self._check_batch(len(request.acks))
-        return encode_results(await self._each(Ack, request.acks))
+    async def ack_batch(self, request: pb.AckBatchRequest, call: Call) -> bytes:
+        return encode_results(await self._settle(Ack, request.acks))
 
-    async def nack_batch(self, request: pb.NackBatchRequest, context: Context) -> bytes:
-        self._check_batch(len(request.nacks))
-        return encode_results(await self._each(Nack, request.nacks))
+    async def nack_batch(self, request: pb.NackBatchRequest, call: Call) -> bytes:
+        return encode_results(await self._settle(Nack, request.nacks))
 
     async def extend_lease(
-        self, request: pb.ExtendLeaseRequest, context: Context
+        self, request: pb.ExtendLeaseRequest, call: Call
     ) -> pb.ExtendLeaseResponse:
-        self._check_batch(len(request.extensions))
-        results = await self._each(Extend, request.extensions)
+        results = await self._settle(Extend, request.extensions)
         response = pb.ExtendLeaseResponse()
         for result in results:
             row = response.results.add()
@@ -101,53 +127,52 @@ class Service:
                 row.lease_expires_at.FromNanoseconds(result)
         return response
 
-    async def consume(self, request: pb.ConsumeRequest, context: Context) -> AsyncIterator[bytes]:
-        engine = self._engine
-        sink = Sink()
-        try:
-            if isinstance(request, FilaError):
-                raise request
-            consumer = await self._open(
-                sink,
-                request.queue,
-                request.max_in_flight,
-                request.max_batch,
-                request.visibility_timeout_ms,
-            )
-        except FilaError as error:
-            await refuse(context, error)
-        engine.attach(sink)
-        try:
-            while True:
-                frame = await sink.next()
-                engine.tell(FrameTaken(consumer))
-                yield frame
-        except FilaError as error:
-            await refuse(context, error)
-        finally:
-            engine.detach(sink)
-            engine.tell(CloseConsumer(consumer, sink.unsent()))
+    async def settle_grants(self, request: pb.SettleGrantsRequest, call: Call) -> bytes:
+        return encode_grant_results(await self._settle(SettleGrants, request.settlements))
 
-    async def receive(self, request: pb.ReceiveRequest, context: Context) -> bytes:
+    async def consume(self, request: pb.ConsumeRequest, call: Call) -> None:
+        engine = self._engine
+        sink = await self._open(
+            request.queue,
+            request.max_in_flight,
+            request.max_batch,
+            request.visibility_timeout_ms,
+        )
+        try:
+            # At once, so that a client that waits for them knows that the stream is open.
+            await call.open()
+            while True:
+                await call.write(await sink.next())
+                engine.sent(sink)
+        finally:
+            engine.close(sink)
+
+    async def receive(self, request: pb.ReceiveRequest, call: Call) -> None:
         limits = self._limits
         if request.wait_ms > limits.max_wait_ms:
             raise InvalidArgument(f"wait_ms {request.wait_ms} exceeds {limits.max_wait_ms}")
         count = request.max_messages or 1
         if count > limits.max_frame_messages:
             raise InvalidArgument(f"max_messages {count} exceeds {limits.max_frame_messages}")
-        sink = Sink()
-        consumer = await self._open(
-            sink, request.queue, count, count, request.visibility_timeout_ms, is_once=True
+        sink = await self._open(
+            request.queue, count, count, request.visibility_timeout_ms, is_once=True
         )
-        self._engine.attach(sink)
         try:
-            frame = sink.take()
+            frame = sink.peek()
             if frame is None and request.wait_ms:
                 frame = await _next_within(sink, request.wait_ms / 1000)
-            return frame or b""
+            await call.write(frame or b"")
+            if frame is not None:
+                sink.sent()
         finally:
-            self._engine.detach(sink)
-            self._engine.tell(CloseConsumer(consumer, sink.unsent()))
+            self._engine.close(sink)
+
+    async def _settle(
+        self, make: Callable[[Any, Any], Command], items: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Ask for something about a batch of delivered messages."""
+        self._check_batch(len(items))
+        return await self._each(make, items)
 
     async def _each(
         self,
@@ -155,6 +180,7 @@ class Service:
         items: Sequence[Any],
         permission: int = CONSUME,
         queue_of: Callable[[Any], str] = _item_queue,
+        size: int = 0,
     ) -> Sequence[Any]:
         """Ask for the items that the caller may touch; refuse the others, each in its place."""
         caller = restricted()
@@ -163,45 +189,48 @@ class Service:
             queues = list(map(queue_of, items))
             refused = denials(caller, permission, queues)
         if not refused:
-            results: Sequence[Any] = await self._engine.ask(lambda ticket: make(ticket, items))
+            results: Sequence[Any] = await self._engine.ask(
+                lambda ticket: make(ticket, items), size
+            )
             return results
         allowed = [item for item, queue in zip(items, queues, strict=True) if queue not in refused]
         answers: Any = ()
         if allowed:
-            answers = await self._engine.ask(lambda ticket: make(ticket, allowed))
+            answers = await self._engine.ask(lambda ticket: make(ticket, allowed), size)
         answer = iter(answers)
         return [refused[queue] if queue in refused else next(answer) for queue in queues]
 
     async def _open(
         self,
-        sink: Sink,
         queue: str,
         max_in_flight: int,
         max_batch: int,
         visibility_ms: int,
         is_once: bool = False,
-    ) -> Consumer:
+    ) -> Sink:
         check(CONSUME, queue)
         caller = CALLER.get()
         key_id = "" if caller is None else caller.key_id
-        task = asyncio.ensure_future(
-            self._engine.ask(
-                lambda ticket: OpenConsumer(
-                    ticket, queue, max_in_flight, max_batch, visibility_ms, is_once, sink, key_id
-                )
-            )
+        return await self._engine.open(
+            queue, max_in_flight, max_batch, visibility_ms, is_once, key_id
         )
-        try:
-            consumer: Consumer = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # The caller left before the answer: whatever was leased to it goes back.
-            task.add_done_callback(lambda done: self._abandon(done, sink))
-            raise
-        return consumer
 
-    def _abandon(self, done: asyncio.Future[Any], sink: Sink) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._engine.tell(CloseConsumer(done.result(), sink.unsent()))
+    def check_items(self, encoded: bytes) -> None:
+        """Refuse a large batch of far too many items before protobuf makes objects of them."""
+        limit = self._limits.max_batch_messages
+        if len(encoded) > BLOCK_BYTES and count_fields(encoded, limit) > limit:
+            raise MessageTooLarge(f"a batch of more than {limit} exceeds the limit")
+
+    def grants(self, encoded: bytes) -> pb.SettleGrantsRequest:
+        """Read settlements, and refuse too many, the messages that they except included."""
+        self.check_items(encoded)
+        limit = self._limits.max_batch_messages * len(pb.GrantSettlement.DESCRIPTOR.fields)
+        if len(encoded) > BLOCK_BYTES and count_within(encoded, limit) > limit:
+            raise MessageTooLarge("a batch names more grants and messages than the limit allows")
+        request = pb.SettleGrantsRequest.FromString(encoded)
+        items = request.settlements
+        self._check_batch(len(items) + sum(len(item.except_message_ids) for item in items))
+        return request
 
     def _check_batch(self, count: int) -> None:
         limit = self._limits.max_batch_messages
@@ -213,66 +242,35 @@ async def _next_within(sink: Sink, seconds: float) -> bytes | None:
     try:
         return await asyncio.wait_for(sink.next(), seconds)
     except TimeoutError:
-        return sink.take()
+        return sink.peek()
 
 
-def encode_enqueue_results(results: Sequence[str | FilaError]) -> bytes:
-    """Encode an EnqueueBatchResponse."""
-    if all(result.__class__ is str for result in results):
-        return "".join([_ID_RESULT + result for result in results]).encode("ascii")  # type: ignore[operator]
-    response = pb.EnqueueBatchResponse()
-    for result in results:
-        if isinstance(result, FilaError):
-            response.results.add(error=item_error(result))
-        else:
-            response.results.add(message_id=result, duplicate=isinstance(result, Duplicate))
-    return response.SerializeToString()
+def methods(service: Service, *, is_traced: bool = False) -> list[Method]:
+    """Return FilaService.
 
-
-def encode_results(results: Sequence[FilaError | None]) -> bytes:
-    """Encode an AckBatchResponse or a NackBatchResponse, which look the same."""
-    if not any(results):
-        return _DONE_RESULT * len(results)
-    response = pb.AckBatchResponse()
-    for error in results:
-        response.results.append(
-            ItemResult() if error is None else ItemResult(error=item_error(error))
-        )
-    return response.SerializeToString()
-
-
-def handlers(service: Service) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return FilaService as gRPC registers it.
-
-    Handlers that return bytes have encoded their answer.
+    Where every call has a span of its own, none is handed in together with others.
     """
 
-    def unary(handler: Any, decode: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(
-            guarded(handler),
-            request_deserializer=decoding(decode),
-            response_serializer=_encoded,
-        )
+    def counted(kind: type[Message]) -> Decode:
+        def decode(encoded: bytes) -> Any:
+            service.check_items(encoded)
+            return kind.FromString(encoded)
 
-    return grpc.method_handlers_generic_handler(
-        "fila.v1.FilaService",
-        {
-            "Enqueue": unary(service.enqueue, service.intake.draft),
-            "EnqueueBatch": unary(service.enqueue_batch, service.intake.drafts),
-            "Ack": unary(service.ack, pb.AckRequest.FromString),
-            "Nack": unary(service.nack, pb.NackRequest.FromString),
-            "AckBatch": unary(service.ack_batch, pb.AckBatchRequest.FromString),
-            "NackBatch": unary(service.nack_batch, pb.NackBatchRequest.FromString),
-            "ExtendLease": unary(service.extend_lease, pb.ExtendLeaseRequest.FromString),
-            "Receive": unary(service.receive, pb.ReceiveRequest.FromString),
-            "Consume": grpc.unary_stream_rpc_method_handler(
-                service.consume,
-                request_deserializer=decoding(pb.ConsumeRequest.FromString),
-                response_serializer=_encoded,
-            ),
-        },
-    )
+        return decode
 
+    def unary(name: str, handler: Handler, decode: Decode, single: Single | None = None) -> Method:
+        return Method(_PATH + name, handler, decode, single=None if is_traced else single)
 
-def _encoded(response: Any) -> bytes:
-    return response if response.__class__ is bytes else response.SerializeToString()
+    return [
+        unary("Enqueue", service.enqueue, service.intake.draft, _ENQUEUE),
+        unary("EnqueueBatch", service.enqueue_batch, bytes),  # which it reads piece by piece
+        unary("Ack", service.ack, pb.AckRequest.FromString, _ACK),
+        unary("Nack", service.nack, pb.NackRequest.FromString, _NACK),
+        unary("AckBatch", service.ack_batch, counted(pb.AckBatchRequest)),
+        unary("NackBatch", service.nack_batch, counted(pb.NackBatchRequest)),
+        unary("ExtendLease", service.extend_lease, counted(pb.ExtendLeaseRequest)),
+        unary("SettleGrants", service.settle_grants, service.grants),
+        # Writes its one response by itself: so it learns whether the transport took it over.
+        streaming(_PATH + "Receive", service.receive, pb.ReceiveRequest.FromString),
+        streaming(_PATH + "Consume", service.consume, pb.ConsumeRequest.FromString),
+    ]

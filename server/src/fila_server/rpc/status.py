@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""From errors to gRPC: the one table of statuses, and the rim that every handler runs inside."""
+"""From errors to gRPC: the one table of statuses, and where a call's reason stands."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
-
 import grpc
-from google.protobuf.message import DecodeError
 
-from fila.v1.messages_pb2 import ItemError
-from fila_server.errors import FilaError, InvalidArgument
-
-log = logging.getLogger(__name__)
-
+# The trailer that names an error's reason.
 REASON_KEY = "fila-reason"
+# What a caller learns of a defect.
+DEFECT = "internal error; the broker's log has the details"
 
-_STATUS = {
+STATUS = {
     "QUEUE_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "MESSAGE_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "CONFIG_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
@@ -40,49 +33,3 @@ _STATUS = {
     "STORAGE_FAILED": grpc.StatusCode.INTERNAL,
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
-
-
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: FilaError) -> NoReturn:
-    """End the call with the error's status, its text and its reason."""
-    await context.abort(
-        _STATUS[error.reason], error.message, trailing_metadata=((REASON_KEY, error.reason),)
-    )
-
-
-def item_error(error: FilaError) -> ItemError:
-    """Return an error as one item of a batch reports it."""
-    return ItemError(reason=f"ERROR_REASON_{error.reason}", message=error.message)
-
-
-def decoding(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Let bytes that cannot be decoded reach the handler as an error; gRPC would say UNKNOWN."""
-
-    def run(encoded: bytes) -> Any:
-        try:
-            return decode(encoded)
-        except DecodeError as error:
-            return InvalidArgument(f"the request cannot be decoded: {error}")
-
-    return run
-
-
-Handler = Callable[[Any, Any], Awaitable[Any]]
-
-
-def guarded(handler: Handler) -> Handler:
-    """Run a unary handler inside the rim: errors become statuses, defects INTERNAL."""
-
-    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            if isinstance(request, FilaError):
-                raise request
-            return await handler(request, context)
-        except FilaError as error:
-            await refuse(context, error)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            log.exception("a defect in %s", getattr(handler, "__name__", "a handler"))
-            await refuse(context, FilaError("internal error; the broker's log has the details"))
-
-    return run

@@ -30,9 +30,23 @@ _ADVICE = (
     ("Corruption", "damaged", "restore the directory from a copy"),
     ("No such file", "damaged: a file is missing", "restore the directory from a copy"),
     ("olumn famil", "damaged: a column is missing", "restore the directory from a copy"),
+    ("previous error", "an earlier write failed", "check the disk, then start again"),
     ("Write stall", "the disk cannot keep up", "check its health and space, then start again"),
     ("Input/output error", "the disk failed", "check the disk, then start again"),
 )
+
+
+def is_stall(error: Exception) -> bool:
+    """Return whether RocksDB refused a write until it has written out its buffers."""
+    return "Write stall" in str(error)
+
+
+def is_out_of_files(error: Exception) -> bool:
+    """Return whether a file could not be opened for want of descriptors.
+
+    Writes need none: it strikes before the batch is written, or work in the background.
+    """
+    return "Too many open files" in str(error)
 
 
 def explain(path: Path, error: Exception) -> StorageFailed:

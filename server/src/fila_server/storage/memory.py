@@ -14,7 +14,7 @@ from threading import Lock
 from typing import NoReturn
 
 from fila_server.errors import StorageFailed
-from fila_server.storage.api import Column, Until, Write
+from fila_server.storage.api import Column, Figures, Space, Until, Write
 
 
 class MemoryStorage:
@@ -30,11 +30,14 @@ class MemoryStorage:
         self._sync_fault = _Fault()
         self._failure = ""
         self.free = 1 << 40
+        self.reserve_bytes = 0
+        self.settles = 0  # how often `settle` was called
+        self.reclaims = 0  # how often `reclaim` was called
 
     # --- As every store ---------------------------------------------------------------------------
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Apply all writes in order, atomically."""
+    def write(self, writes: Sequence[Write]) -> int:
+        """Apply all writes in order, atomically, and return how large they are."""
         group = tuple(writes)
         for write in group:
             _check(write)
@@ -46,6 +49,7 @@ class MemoryStorage:
                 self._tail.append(group)
             if fails:
                 self._fail("a write failed")
+        return sum(map(_size, group))
 
     def sync(self) -> None:
         """Make what was written before this call survive power loss."""
@@ -70,10 +74,38 @@ class MemoryStorage:
         self._check_usable()
         return self._rows(self._current[column].rows(start, end))
 
-    def free_bytes(self) -> int:
-        """Return what `free` was set to."""
+    def space(self) -> Space:
+        """Return what `free` was set to; memory needs no more."""
         self._check_usable()
-        return self.free
+        return Space(self.free, buffered=0, merging=0, reserved=0, deleted=len(self._tail))
+
+    def figures(self) -> Figures:
+        """Return what memory has of it."""
+        self._check_usable()
+        return Figures(volume=self.free, log=0, tables=0, buffers=0, compaction=0)
+
+    def hold_reserve(self) -> None:
+        """Keep nothing back."""
+        self._check_usable()
+
+    def release_reserve(self) -> None:
+        """Give nothing up."""
+        self._check_usable()
+
+    def settle(self) -> None:
+        """Count the call."""
+        self._check_usable()
+        self.settles += 1
+
+    def reclaim(self) -> None:
+        """Count the call."""
+        self._check_usable()
+        self.reclaims += 1
+
+    def write_out(self) -> int:
+        """Write nothing: there are no files."""
+        self._check_usable()
+        return 0
 
     def close(self) -> None:
         """Sync, and refuse everything from now on. Harmless twice."""
@@ -195,8 +227,18 @@ def _apply(tables: list[_Table], group: Sequence[Write]) -> None:
             table.delete_range(key, value.end)
 
 
+def _size(write: Write) -> int:
+    return sum(map(len, _parts(write)))
+
+
 def _check(write: Write) -> None:
-    _, key, value = write
-    for part in (key, value.end if isinstance(value, Until) else value):
-        if part is not None and type(part) is not bytes:
+    for part in _parts(write):
+        if type(part) is not bytes:
             raise TypeError(f"only bytes can be stored, not {type(part).__name__}")
+
+
+def _parts(write: Write) -> Iterator[bytes]:
+    _, key, value = write
+    yield key
+    if value is not None:
+        yield value.end if isinstance(value, Until) else value

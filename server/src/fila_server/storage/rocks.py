@@ -3,51 +3,54 @@
 
 Theory of operation. A write appends its batch to the log, which is in the system's hands once the
 call returns. The fsync is a call of its own, for a thread of its own: it releases the interpreter
-lock, writes hold it. An open looks at the store without changing it, refuses if it ends below the
-watermark, and only then opens it for writing. Columns are flushed all at once (`atomic_flush`): if
-each went on its own, one of them could carry the sequence number past the watermark while the log
-that holds the others is gone, and the loss would pass unseen.
+lock, writes hold it. An open looks at the files before RocksDB does, which believes a manifest that
+was cut and never returns from some others; then at the store without changing it; it refuses what
+ends below the watermark, and only then opens for writing. Columns are flushed all at once
+(`atomic_flush`): if each went on its own, one of them could carry the sequence number past the
+watermark while the log that holds the others is gone, and the loss would pass unseen.
 
 A write or an fsync that failed leaves memory and disk apart, so from then on every call raises the
-first cause. Only opening anew helps.
+first cause. Only opening anew helps. The exception is a lack of descriptors, before which nothing
+is written: RocksDB gives up then too, so it is opened anew in place, and the write tried again.
 
 This module knows nothing of messages, nor of when to sync. `faults.py` reads RocksDB's error texts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import NoReturn, cast
 from weakref import WeakSet
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    ColumnFamily,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    RdictIter,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import ColumnFamily, Rdict, WriteBatch, WriteOptions
 
 from fila_server.errors import StorageFailed
-from fila_server.storage.api import Column, Write
-from fila_server.storage.directory import Directory
-from fila_server.storage.faults import ACCEPT_LOSS, explain
+from fila_server.storage import tuning
+from fila_server.storage.api import Column, Figures, Space, Write
+from fila_server.storage.backups import catalog
+from fila_server.storage.backups.keepsake import keep_before_migration
+from fila_server.storage.directory import FORMAT_VERSION, Directory
+from fila_server.storage.faults import explain, is_out_of_files, is_stall
+from fila_server.storage.inspection import (
+    check_logs,
+    check_promise,
+    check_steps,
+    make_room,
+    open_watermark,
+)
+from fila_server.storage.manifest import Manifest, check_manifest
+from fila_server.storage.migration import Steps, run_step
+from fila_server.storage.reserve import Reserve
+from fila_server.storage.scan import Scan
+from fila_server.storage.tuning import MIB
 from fila_server.storage.watermark import Watermark
 
-MIB = 1024 * 1024
-
-# How long a write waits for RocksDB to write out its buffers before the disk counts as failed. By
-# then the deadlines of all callers have passed several times over.
-STALL_LIMIT_S = 30.0
-_STALL_PAUSE_S = 0.001
-_STALL = "Write stall"
+# Ranges that were deleted whole and wait to be merged; older ones are left to RocksDB.
+_RANGES_MAX = 1000
 
 _NAMES = [column.name.lower() for column in Column]
 
@@ -55,21 +58,31 @@ _NAMES = [column.name.lower() for column in Column]
 class RocksStorage:
     """A `Storage` in a data directory. Make one with `open`."""
 
-    def __init__(self, directory: Directory, watermark: Watermark, db: Rdict) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        watermark: Watermark,
+        open_db: Callable[[], Rdict],
+        write_buffer_bytes: int,
+    ) -> None:
         self._directory = directory
         self._watermark = watermark
-        self._db = db
-        # Left to itself, RocksDB makes a writer wait with the interpreter lock held, even for
-        # ever if the disk is full, and the whole process stands still.
-        options = WriteOptions()
-        options.no_slowdown = True
-        db.set_write_options(options)
-        # Indexed by column. Each entry keeps RocksDB open, so `close` must empty both lists.
-        self._handles: list[ColumnFamily] = [db.get_column_family_handle(name) for name in _NAMES]
-        self._tables: list[Rdict] = [db.get_column_family(name) for name in _NAMES]
-        self._scans: WeakSet[_Scan] = WeakSet()
+        self._manifest = Manifest(directory.path)
+        self._open_db = open_db
+        self._write_buffer_bytes = write_buffer_bytes
+        self._reserve = Reserve(directory.path / "RESERVE")
+        self.reserve_bytes = tuning.reserve_bytes(write_buffer_bytes)
+        # Indexed by column. Each entry keeps RocksDB open, so whoever closes must empty both lists.
+        self._handles: list[ColumnFamily] = []
+        self._tables: list[Rdict] = []
+        self._scans: WeakSet[Scan] = WeakSet()
+        self._emptied: deque[tuple[Column, bytes, bytes]] = deque(maxlen=_RANGES_MAX)
+        # Threads that `sync`, `settle`, `reclaim` or `write_out`, against an open anew or a close.
+        self._syncing = Lock()
+        self._reclaiming = Lock()
         self._failure = ""
         self._is_closed = False
+        self._take_up(open_db())
 
     @staticmethod
     def open(
@@ -78,92 +91,228 @@ class RocksStorage:
         block_cache_bytes: int = 64 * MIB,
         write_buffer_bytes: int = 64 * MIB,
         accept_data_loss: bool = False,
+        steps: Steps = MappingProxyType({}),
     ) -> "RocksStorage":
         """Open the store in the directory, or create both.
 
         With `accept_data_loss`, goes on with what is left where it would refuse because confirmed
-        data is missing. Raises StorageFailed, with the directory as it was and free for others.
+        data is missing. `steps` lead from older formats, by their numbers, to the next. Raises
+        StorageFailed, with the directory as it was and free for others.
         """
         directory = Directory(Path(path))
         watermark: Watermark | None = None
-        db: Rdict | None = None
+        store: RocksStorage | None = None
         try:
-            watermark = Watermark(directory.path / "WATERMARK")
+            check_steps(directory, steps)
+            make_room(directory)
+            watermark = open_watermark(directory, accept_data_loss)
+            check_manifest(directory.path, watermark.extent)
+            check_logs(directory.path, accept_data_loss)
+            keep_before_migration(directory, FORMAT_VERSION)
             promised = watermark.sequence
             if promised and not accept_data_loss:
-                _check_promise(directory.path, promised)
-            options = _options(
-                directory.path, block_cache_bytes, write_buffer_bytes, not accept_data_loss
+                check_promise(directory.path, promised, _NAMES)
+            buffer = tuning.fit_buffer(write_buffer_bytes, directory.volume()[0])
+            options = tuning.make_options(
+                directory.path, block_cache_bytes, buffer, check_logs=not accept_data_loss
             )
-            db = Rdict(path, options, dict.fromkeys(_NAMES, options))
-            reached = db.latest_sequence_number()
-            if reached < promised:
+
+            def open_db() -> Rdict:
+                return Rdict(path, options, dict.fromkeys(_NAMES, options))
+
+            store = RocksStorage(directory, watermark, open_db, buffer)
+            reached = store._db.latest_sequence_number()
+            if reached < promised or not watermark.is_readable:
                 watermark.reset(reached)
-            return RocksStorage(directory, watermark, db)
+            store._note()
+            store._migrate(steps)
+            # From now on it is a data directory and no longer what the catalog of a backup says.
+            (directory.path / catalog.NAME).unlink(missing_ok=True)
+            return store
         except Exception as error:
-            for opened in (db, watermark):
-                if opened is not None:
-                    opened.close()
-            directory.release()
+            if store is not None:
+                store._release()
+            else:
+                if watermark is not None:
+                    watermark.close()
+                directory.release()
             if isinstance(error, StorageFailed):
                 raise
             raise explain(directory.path, error) from error
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Apply all writes in order, atomically. Survives kill -9 once it returns."""
+    def write(self, writes: Sequence[Write]) -> int:
+        """Apply all writes in order, atomically. They survive kill -9 once it returns."""
         if self._failure:
             raise StorageFailed(self._failure)
         deadline = 0.0
         while True:
             batch = self._batch(writes)
             if batch.is_empty():
-                return
+                return 0
+            size: int = batch.size_in_bytes()
             try:
                 self._db.write(batch)
-                return
+                return size
             except Exception as error:
-                # Nothing was written, and the batch is used up.
-                deadline = deadline or monotonic() + STALL_LIMIT_S
-                if _STALL not in str(error) or monotonic() > deadline:
+                # Nothing was written if it can be tried again, and the batch is used up.
+                deadline = deadline or monotonic() + tuning.STALL_LIMIT_S
+                can_retry = is_stall(error) or is_out_of_files(error)
+                if not can_retry or monotonic() > deadline:
                     self._fail(error)
-            sleep(_STALL_PAUSE_S)
+                if is_out_of_files(error):
+                    self._open_anew(deadline)
+            sleep(tuning.STALL_PAUSE_S)
 
     def sync(self) -> None:
         """Make what was written before this call survive power loss."""
-        if self._failure:
-            raise StorageFailed(self._failure)
-        try:
-            sequence = self._db.latest_sequence_number()
-            self._db.flush_wal(True)
-            self._watermark.advance(sequence)
-        except Exception as error:
-            self._fail(error)
+        with self._syncing:
+            if self._failure:
+                raise StorageFailed(self._failure)
+            try:
+                sequence = self._db.latest_sequence_number()
+                self._db.flush_wal(True)
+                self._watermark.advance(sequence, self._manifest.settle())
+            except Exception as error:
+                self._fail(error)
+
+    def settle(self) -> None:
+        """Take note of what work in the background has written."""
+        with self._syncing:
+            if self._failure:
+                raise StorageFailed(self._failure)
+            try:
+                self._note()
+            except Exception as error:
+                self._fail(error)
 
     def get_many(self, column: Column, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values in the order of the keys, None where a key is not stored."""
         if self._failure:
             raise StorageFailed(self._failure)
-        try:
-            return cast("list[bytes | None]", self._tables[column].get(list(keys)))
-        except Exception as error:
-            raise explain(self._directory.path, error) from error
+        deadline = 0.0
+        while True:
+            try:
+                return cast("list[bytes | None]", self._tables[column].get(list(keys)))
+            except Exception as error:
+                deadline = deadline or monotonic() + tuning.STALL_LIMIT_S
+                if not is_out_of_files(error) or monotonic() > deadline:
+                    raise explain(self._directory.path, error) from error
+            sleep(tuning.STALL_PAUSE_S)
 
     def scan(self, column: Column, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the records with start <= key < end as they are at the time of this call."""
         if self._failure:
             raise StorageFailed(self._failure)
-        bounds = ReadOptions()
-        bounds.set_iterate_lower_bound(start)
-        bounds.set_iterate_upper_bound(end)
-        scan = _Scan(self._directory.path, self._tables[column].iter(bounds), bounds, start)
+        scan = Scan(self._directory.path, column, start, end)
+        scan.begin(self._tables[column])
         self._scans.add(scan)
         return scan
 
-    def free_bytes(self) -> int:
-        """Return the space left on the data volume."""
+    # --- Disk space -------------------------------------------------------------------------------
+
+    def space(self) -> Space:
+        """Return how the data volume stands."""
         if self._failure:
             raise StorageFailed(self._failure)
-        return self._directory.free_bytes()
+        tables = self._tables
+        return Space(
+            free=self._directory.volume()[1],
+            buffered=sum(_number(table, "cur-size-all-mem-tables") for table in tables),
+            merging=tuning.merging_bytes(
+                self._write_buffer_bytes, [_levels(table) for table in tables]
+            ),
+            reserved=self._reserve.bytes,
+            deleted=sum(_number(table, "num-deletes-active-mem-table") for table in tables)
+            + len(self._emptied),
+        )
+
+    def figures(self) -> Figures:
+        """Return how large the store is."""
+        if self._failure:
+            raise StorageFailed(self._failure)
+        tables = self._tables
+        return Figures(
+            volume=self._directory.volume()[0],
+            log=self._directory.log_bytes(),
+            tables=sum(_number(table, "total-sst-files-size") for table in tables),
+            buffers=sum(_number(table, "cur-size-all-mem-tables") for table in tables),
+            compaction=sum(_number(table, "estimate-pending-compaction-bytes") for table in tables),
+        )
+
+    def hold_reserve(self) -> None:
+        """Keep `reserve_bytes` back on the volume, unless it has not that much left."""
+        try:
+            self._reserve.hold(self.reserve_bytes)
+        except OSError as error:
+            raise explain(self._directory.path, error) from error
+
+    def release_reserve(self) -> None:
+        """Give the reserve up for what has to be written."""
+        try:
+            self._reserve.release()
+        except OSError as error:
+            raise explain(self._directory.path, error) from error
+
+    def reclaim(self) -> None:
+        """Write out what is in memory, and merge the files of ranges that were deleted whole.
+
+        Files in which many single records are deleted are merged by RocksDB itself, once it sees
+        them: deletions in memory are what it does not look at.
+        """
+        with self._reclaiming:
+            if self._failure:
+                raise StorageFailed(self._failure)
+            try:
+                self._flush()
+                while self._emptied:
+                    column, start, end = self._emptied.popleft()
+                    if self._covered_bytes(start, end) > self._write_buffer_bytes // 8:
+                        self._tables[column].compact_range(start, end)
+            except Exception as error:
+                raise explain(self._directory.path, error) from error
+
+    def write_out(self) -> int:
+        """Write out what is in memory, and return the number of the last write before this call."""
+        with self._reclaiming:
+            if self._failure:
+                raise StorageFailed(self._failure)
+            try:
+                sequence: int = self._db.latest_sequence_number()
+                self._flush()
+                return sequence
+            except Exception as error:
+                raise explain(self._directory.path, error) from error
+
+    def _flush(self) -> None:
+        """Write out all columns at once.
+
+        rocksdict can flush one column, which would part it from the others. A manual merge of any
+        column writes out all of them first, if there is something of that column in memory; so
+        there is a record in RocksDB's own default column, which holds nothing else.
+        """
+        deadline = monotonic() + tuning.STALL_LIMIT_S
+        while True:
+            try:
+                self._db[b"flush"] = b""
+                break
+            except Exception as error:
+                if not is_stall(error) or monotonic() > deadline:
+                    raise
+            sleep(tuning.STALL_PAUSE_S)
+        self._db.compact_range(b"", b"\xff")
+
+    def _covered_bytes(self, start: bytes, end: bytes) -> int:
+        """Return how much lies in files that hold nothing outside a range.
+
+        The files of all columns, since RocksDB does not tell: columns have keys of the same form.
+        """
+        return sum(
+            file["size"]
+            for file in self._db.live_files()
+            if file["level"] > 0 and start <= file["start_key"] and file["end_key"] < end
+        )
+
+    # --- Life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Sync and release everything, so that the same process can open the store again.
@@ -177,8 +326,16 @@ class RocksStorage:
             if not self._failure:
                 self.sync()
         finally:
-            self._release()
-            self._failure = self._failure or f"{self._directory.path}: the store is closed"
+            with self._alone():
+                self._release()
+                self._failure = self._failure or f"{self._directory.path}: the store is closed"
+
+    def _migrate(self, steps: Steps) -> None:
+        while (version := self._directory.version) < FORMAT_VERSION:
+            records = sum(_number(table, "estimate-num-keys") for table in self._tables)
+            run_step(steps[version], self, self.write, version, records)
+            self.sync()
+            self._directory.write_format(version + 1)
 
     def _batch(self, writes: Sequence[Write]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
@@ -191,6 +348,7 @@ class RocksStorage:
                     delete(key, handles[column])
                 elif key < value.end:
                     batch.delete_range(key, value.end, handles[column])
+                    self._emptied.append((column, key, value.end))
                 # Else the range is empty. RocksDB would fail for good on an inverted one, and count
                 # a sequence number that recovery does not for an empty one.
         except (AttributeError, KeyError, ValueError) as error:
@@ -198,13 +356,29 @@ class RocksStorage:
         return batch
 
     def _fail(self, error: Exception) -> NoReturn:
+        if isinstance(error, StorageFailed):
+            self._failure = error.message
+            raise error
         failure = explain(self._directory.path, error)
         self._failure = failure.message
         raise failure from error
 
-    def _release(self) -> None:
+    def _take_up(self, db: Rdict) -> None:
+        self._db = db
+        # Left to itself, RocksDB makes a writer wait with the interpreter lock held, even for
+        # ever if the disk is full, and the whole process stands still.
+        options = WriteOptions()
+        options.no_slowdown = True
+        db.set_write_options(options)
+        self._handles += [db.get_column_family_handle(name) for name in _NAMES]
+        self._tables += [db.get_column_family(name) for name in _NAMES]
         for scan in self._scans:
-            scan.end()
+            scan.begin(self._tables[scan.column])
+
+    def _let_go(self) -> None:
+        """Close RocksDB: what points into it first."""
+        for scan in self._scans:
+            scan.pause()
         self._handles.clear()
         for table in (*self._tables, self._db):
             try:
@@ -212,125 +386,58 @@ class RocksStorage:
             except Exception:
                 pass  # It wrote memory out, which the log makes up for, and let go nevertheless.
         self._tables.clear()
+
+    def _open_anew(self, deadline: float) -> None:
+        """Open RocksDB again after it gave up for want of descriptors. Nothing is lost by that."""
+        with self._alone():
+            self._let_go()
+            while True:
+                try:
+                    check_manifest(self._directory.path, self._watermark.extent)
+                    self._take_up(self._open_db())
+                    self._note()
+                    break
+                except Exception as error:
+                    if not is_out_of_files(error) or monotonic() > deadline:
+                        self._fail(error)
+                sleep(tuning.STALL_PAUSE_S)
+            if self._db.latest_sequence_number() < self._watermark.sequence:
+                self._fail(StorageFailed(f"{self._directory.path}: what was confirmed is missing"))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep the other threads out. A merge under way is cut short."""
+        with self._syncing:
+            if not self._reclaiming.acquire(blocking=False):
+                self._db.cancel_all_background(False)
+                self._reclaiming.acquire()
+            try:
+                yield
+            finally:
+                self._reclaiming.release()
+
+    def _note(self) -> None:
+        extent = self._manifest.settle()
+        if extent != self._watermark.extent:
+            self._watermark.advance(self._watermark.sequence, extent)
+
+    def _release(self) -> None:
+        self._let_go()
+        try:
+            if not self._failure:
+                self._note()
+        except OSError:
+            pass  # What was noted before holds, and says less.
         self._watermark.close()
         self._directory.release()
 
 
-class _Scan:
-    """A bounded iterator that the store can end, because RocksDB stays open while one is alive.
-
-    rocksdict's own `items()` ends without a word at a block that cannot be read. And its iterators
-    point to the bounds without holding them: let go of too early, they are whatever took their
-    place in memory, and the scan runs on into what follows.
-    """
-
-    __slots__ = ("__weakref__", "_bounds", "_path", "_rows")
-
-    def __init__(self, path: Path, rows: RdictIter, bounds: ReadOptions, start: bytes) -> None:
-        self._path = path
-        self._bounds = bounds
-        self._rows: RdictIter | None = rows
-        rows.seek(start)
-
-    def __iter__(self) -> "_Scan":
-        return self
-
-    def __next__(self) -> tuple[bytes, bytes]:
-        rows = self._rows
-        if rows is None:
-            raise StorageFailed(f"{self._path}: the store is closed")
-        if rows.valid():
-            row = (rows.key(), rows.value())
-            rows.next()
-            return row
-        try:
-            rows.status()
-        except Exception as error:
-            raise explain(self._path, error) from error
-        raise StopIteration
-
-    def end(self) -> None:
-        self._rows = None
+def _number(table: Rdict, name: str) -> int:
+    return table.property_int_value(f"rocksdb.{name}") or 0
 
 
-def _check_promise(path: Path, promised: int) -> None:
-    """Raise StorageFailed if the store ends below the promise, and leave it as it is.
-
-    Opened for writing, RocksDB would drop what follows the damage, and a log that somebody puts
-    back would no longer be read.
-    """
-    options = _options(path, MIB, MIB, True)
-    columns = dict.fromkeys(_NAMES, options)
-    db = Rdict(str(path), options, columns, AccessType.read_only(False))
-    reached = db.latest_sequence_number()
-    db.close()
-    if reached < promised:
-        raise StorageFailed(
-            f"{path}: the log ends at sequence {reached}, but {promised} was confirmed as durable; "
-            f"{ACCEPT_LOSS}"
-        )
-
-
-def _options(
-    path: Path, block_cache_bytes: int, write_buffer_bytes: int, check_logs: bool
-) -> Options:
-    """The options of the database and of every column alike."""
-    options = _with_log_check(path) if check_logs else Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
-    options.set_atomic_flush(True)
-
-    # A write that RocksDB holds back holds the interpreter lock too, so the marks at which it slows
-    # and stops writers are far above what background work falls behind by.
-    options.set_write_buffer_size(write_buffer_bytes)
-    options.set_max_write_buffer_number(6)
-    options.set_db_write_buffer_size(3 * write_buffer_bytes)
-    options.set_max_total_wal_size(4 * write_buffer_bytes)
-    options.set_level_zero_slowdown_writes_trigger(40)
-    options.set_level_zero_stop_writes_trigger(80)
-    options.set_max_background_jobs(2)
-    options.set_avoid_unnecessary_blocking_io(True)
-    # Written out bit by bit; otherwise the log's fsync waits for a whole flush of another file.
-    options.set_bytes_per_sync(MIB)
-
-    # Queues leave deleted keys behind: rewrite a file in which half of 10,000 neighbours are.
-    options.add_compact_on_deletion_collector_factory(10_000, 5000, 0.5)
-    options.set_compression_type(DBCompressionType.lz4())
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(Cache(block_cache_bytes))
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    blocks.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(blocks)
-
-    # Bounded: file handles, RocksDB's own log, its manifest.
-    options.set_max_open_files(512)
-    options.set_keep_log_file_num(4)
-    options.set_max_log_file_size(8 * MIB)
-    options.set_max_manifest_file_size(16 * MIB)
-    return options
-
-
-def _with_log_check(path: Path) -> Options:
-    """Options under which RocksDB notes each finished log in its manifest, and misses a lost one.
-
-    The watermark cannot tell that a log is gone while a later one is there. rocksdict has no call
-    for this option, but it reads option files.
-    """
-    folder = path / "options"
-    folder.mkdir(exist_ok=True)
-    (folder / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
-    (folder / "OPTIONS-000001").write_text(_LOG_CHECK)
-    options, _ = Options.load_latest(str(folder))
-    return options
-
-
-_LOG_CHECK = """\
-[Version]
-  rocksdb_version=9.8.4
-  options_file_version=1.1
-[DBOptions]
-  track_and_verify_wals_in_manifest=true
-[CFOptions "default"]
-"""
+def _levels(table: Rdict) -> list[int]:
+    """Return the bytes in each level, rounded up to whole MiB as RocksDB's table rounds them."""
+    lines = (table.property_value("rocksdb.levelstats") or "").splitlines()[2:]
+    rows = [line.split() for line in lines]
+    return [(int(size) + 1) * MIB if int(files) else 0 for _, files, size in rows]

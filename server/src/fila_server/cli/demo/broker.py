@@ -43,7 +43,14 @@ def _start(home: Path, log: IO[bytes]) -> "subprocess.Popen[str]":
     command += ["--listen", "127.0.0.1:0", "--data-dir", str(home / "data")]
     environment = {name: value for name, value in os.environ.items() if name[:5] != "FILA_"}
     return subprocess.Popen(
-        command, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        command,
+        cwd=home,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        # Ctrl-C is for the demo, which stops the broker when it has drawn its conclusions.
+        process_group=0,
     )
 
 

@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 import click
-from rich.live import Live
 
 from fila_server.cli import render
 from fila_server.cli.command import OfflineCommand
-from fila_server.cli.demo import view
 from fila_server.cli.demo.broker import own_broker
 from fila_server.cli.demo.load import QUEUE, Load, tenants
 from fila_server.cli.demo.score import Tenant
 from fila_server.cli.session import Session, pass_session
-from fila_server.cli.values import Finite
+from fila_server.cli.values import Finite, Whole
 
 _REDRAW_S = 0.5
 _LINE_S = 1.0
@@ -35,7 +33,7 @@ _LINE_S = 1.0
 @click.option(
     "--tenants",
     "tenant_count",
-    type=click.IntRange(3, 30),
+    type=Whole(3, 30),
     default=6,
     show_default=True,
     metavar="N",
@@ -46,7 +44,8 @@ def demo(session: Session, seconds: float, tenant_count: int) -> None:
     """Watch fair scheduling for a minute, with nothing to prepare.
 
     Starts a broker of its own on a free port and lets tenants share one queue: "noisy" floods it,
-    "premium" does too but has weight 3, the others are quiet. Removes everything afterwards.
+    "premium" does too but has weight 3, the others are quiet. Ends with a summary, after Ctrl-C
+    too, and removes everything.
     """
     with _cleanup_on_terminate():
         _run(session, seconds, tenants(tenant_count))
@@ -62,11 +61,26 @@ def _run(session: Session, seconds: float, who: list[Tenant]) -> None:
             client.create_queue(QUEUE)
             load = Load(client, who)
             started = time.monotonic()
-            with load.running():
-                _follow(load, started, seconds, quiet)
+            is_stopped = False
+            try:
+                with load.running():
+                    _follow(load, started, seconds, quiet)
+            except KeyboardInterrupt:
+                is_stopped = True
             if load.failure is not None:
                 raise load.failure
-            elapsed = load.record.deliveries[-1][1] - started if load.record.deliveries else seconds
+    _summarize(load, started, quiet)
+    if is_stopped:
+        raise KeyboardInterrupt
+
+
+def _summarize(load: Load, started: float, quiet: bool) -> None:
+    """Says what was seen, also of a run that was stopped; nothing where nothing was."""
+    from fila_server.cli.demo import view
+
+    if not load.record.deliveries:
+        return
+    elapsed = load.record.deliveries[-1][1] - started
     if quiet:
         render.print_document(view.document(load.record, elapsed))
     else:
@@ -75,11 +89,15 @@ def _run(session: Session, seconds: float, who: list[Tenant]) -> None:
 
 def _follow(load: Load, started: float, seconds: float, quiet: bool) -> None:
     """Shows the traffic until its time is over or a thread fails."""
+    from fila_server.cli.demo import view
+
     console = render.console()
     if quiet:
         for _ in _ticks(load, started, seconds, _LINE_S):
             pass
     elif console.is_terminal:
+        from rich.live import Live
+
         with Live(console=console, auto_refresh=False, transient=True) as screen:
             for now in _ticks(load, started, seconds, _REDRAW_S):
                 screen.update(view.live(load.record, now, started + seconds - now), refresh=True)
@@ -101,13 +119,14 @@ def _ticks(load: Load, started: float, seconds: float, every_s: float) -> Iterat
 
 @contextmanager
 def _cleanup_on_terminate() -> Iterator[None]:
-    """Makes SIGTERM unwind the stack like Ctrl-C, so that the broker and its files go away."""
+    """Makes a stop and a closed terminal unwind the stack as Ctrl-C does: nothing is left."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, unwind)
+    before = {it: signal.signal(it, unwind) for it in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

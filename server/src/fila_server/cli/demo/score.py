@@ -4,8 +4,7 @@
 Every message carries its place in the order of arrival. Two things follow from the record of
 arrivals and deliveries alone:
 
-- *Entitlement*: the deliveries of the run, divided by weight among tenants that want more, none
-  getting more than it sent (weighted max-min fairness).
+- *Entitlement*: the deliveries of the run, as `shares.py` divides them.
 - *FIFO wait*: had the same deliveries gone out in order of arrival, the message in place k would
   have taken the k-th of them. Places beyond the last delivery are taken to go on at the run's rate.
 """
@@ -14,6 +13,8 @@ import bisect
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from fila_server.cli.shares import entitlements
 
 # "Recent" in the live view: short enough to follow a change, long enough to hold some messages.
 RECENT_S = 5.0
@@ -140,25 +141,6 @@ class Record:
     def _delivered_since(self, since_s: float) -> list[tuple[int, float]]:
         start = bisect.bisect_left(self.deliveries, since_s, key=operator.itemgetter(1))
         return self.deliveries[start:]
-
-
-def entitlements(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[float]:
-    """Divides `total` by weight; who wants less leaves the rest to the others."""
-    given = [0.0] * len(wanted)
-    open_ = {index for index, amount in enumerate(wanted) if amount > 0}
-    left = float(total)
-    while open_:
-        per_weight = left / sum(weights[index] for index in open_)
-        content = {index for index in open_ if wanted[index] <= per_weight * weights[index]}
-        if not content:
-            for index in open_:
-                given[index] = per_weight * weights[index]
-            break
-        for index in content:
-            given[index] = float(wanted[index])
-            left -= wanted[index]
-        open_ -= content
-    return given
 
 
 def percentiles(waits: Sequence[float]) -> Waits | None:

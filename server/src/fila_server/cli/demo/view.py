@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """How the demo shows itself: a table that redraws, a line a second in a pipe, and the summary."""
 
-import math
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fila_server.cli.demo.load import CAPACITY_PER_SECOND, NOISY_FACTOR, PREMIUM_WEIGHT
 from fila_server.cli.demo.score import RECENT_S, Record, TenantScore, Waits
 from fila_server.cli.render import Column, table
+from fila_server.cli.shares import bar
 from fila_server.cli.words import duration
 
-_BAR_CELLS = 10
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 # A quiet tenant that waits less than this part of the FIFO wait did not queue behind others.
 _CLEARLY_BETTER = 0.5
 
@@ -112,11 +109,8 @@ def _tenants(scores: list[TenantScore]) -> RenderableType:
 
 
 def _bar(score: TenantScore, widest: float) -> Text:
-    """The share as a bar, with a mark after the cell in which the entitlement ends."""
-    full, eighths = divmod(round(score.share / widest * _BAR_CELLS * 8), 8)
-    bar = list(("█" * full + _EIGHTHS[eighths]).ljust(_BAR_CELLS + 1)[: _BAR_CELLS + 1])
-    bar[math.ceil(score.entitlement / widest * _BAR_CELLS)] = "│"
-    return Text("".join(bar), style="green" if score.tenant.is_quiet else "yellow")
+    text = bar(score.share, score.entitlement, widest)
+    return Text(text, style="green" if score.tenant.is_quiet else "yellow")
 
 
 def _pace(record: Record, now_s: float) -> float:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""A message in memory, and the grant that leases a frame of messages.
+
+These classes hold facts only. What moves a message from place to place is in places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fila_server.core.schedule.consumer import Consumer
+    from fila_server.core.schedule.lane import Lane
+    from fila_server.core.schedule.queue import Queue
+
+
+class Extra:
+    """What most messages do not have. Kept apart so that the common message stays small."""
+
+    __slots__ = ("due_at_ns", "due_ns", "ends_ns", "expires_ns", "has_retry")
+
+    def __init__(self) -> None:
+        self.due_ns = 0  # wall clock: delayed until then; 0 when not delayed
+        self.due_at_ns = 0  # the same on the monotonic clock, which decides
+        self.expires_ns = 0  # wall clock: dropped then; 0 without a time to live
+        self.ends_ns = 0  # the same on the monotonic clock, which decides
+        self.has_retry = False  # a RETRIES record exists: attempts, place, errors
+
+
+class Message:
+    """One stored message.
+
+    `body` is its encoding as it will be sent; None while only the disk has it.
+    """
+
+    __slots__ = ("attempt", "body", "extra", "grant", "id", "key", "lane", "order", "stamp")
+
+    def __init__(
+        self, key: bytes, id: str, body: bytes | None, lane: Lane, stamp: bytes, order: int
+    ) -> None:
+        self.key = key  # in the MESSAGES column
+        self.id = id
+        self.body = body
+        self.lane = lane
+        self.stamp = stamp  # enqueued_at, as records.stamp encodes it
+        self.order = order  # place in the lane
+        self.attempt = 0
+        self.grant: Grant | None = None
+        self.extra: Extra | None = None
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self.key[4:], "big")
+
+    def details(self) -> Extra:
+        """Return the extra part, making it when the message has none yet."""
+        if self.extra is None:
+            self.extra = Extra()
+        return self.extra
+
+    @property
+    def is_mortal(self) -> bool:
+        """Whether it has a time to live."""
+        return self.extra is not None and self.extra.expires_ns > 0
+
+    @property
+    def has_retry(self) -> bool:
+        return self.extra is not None and self.extra.has_retry
+
+
+def token_of(number: int) -> str:
+    """Return the lease token of a frame's grant, which its extensions keep."""
+    return f"{number:x}"
+
+
+def token_number(token: str) -> int | None:
+    """Return the number of the frame's grant that such a token names; None for nonsense.
+
+    Several texts may name one number; only one of them is its token.
+    """
+    try:
+        return int(token[:17], 16)
+    except ValueError:
+        return None
+
+
+class Grant:
+    """One delivery frame, or one extension: messages leased until the same time under one token."""
+
+    __slots__ = (
+        "consumer",
+        "deadline_ns",
+        "duration_ms",
+        "expires_ns",
+        "leased_ns",
+        "left",
+        "messages",
+        "number",
+        "queue",
+        "renews",
+        "token",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        token: str,
+        queue: Queue,
+        consumer: Consumer | None,
+        messages: list[Message],
+        leased_ns: int,
+        deadline_ns: int,
+        expires_ns: int,
+        duration_ms: int,
+    ) -> None:
+        self.number = number
+        self.token = token
+        self.queue = queue
+        self.consumer = consumer  # None after a restart: nobody's credit to give back
+        self.messages = messages
+        self.left = len(messages)  # how many of them still point here
+        self.leased_ns = leased_ns  # monotonic
+        self.deadline_ns = deadline_ns  # monotonic
+        self.expires_ns = expires_ns  # wall
+        self.duration_ms = duration_ms
+        self.renews: Grant | None = None  # the one that held its messages, if its record stays

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The seam between what a call means and how it travels.
+
+The rest of this room says what each method of the contract means, as a table of these. A transport
+brings bodies in and takes responses out, and turns what a handler raises into a status. It knows
+nothing else of a method, and a handler knows nothing else of its transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from fila_server.core.commands import Command, Ticket
+from fila_server.errors import InvalidArgument, MessageTooLarge
+from fila_server.limits import STREAM_REQUEST_BYTES
+
+Metadata = Iterable[tuple[str, str | bytes]]
+Part = TypeVar("Part")
+
+
+class Call(Protocol):
+    """A call under way, as its handler sees it."""
+
+    def metadata(self) -> Metadata:
+        """Return what the client sent along with the call."""
+
+    async def open(self) -> None:
+        """Send the response's headers, and nothing else yet."""
+
+    async def write(self, message: bytes) -> None:
+        """Send one of the responses; return when the transport has taken it over."""
+
+
+Handler = Callable[[Any, Any], Awaitable[Any]]  # of a request and its Call
+Decode = Callable[[bytes], Any]
+
+
+class Single(NamedTuple):
+    """How calls about one message each are handed in together, as one command."""
+
+    command: Callable[[Ticket, Sequence[Any]], Command]
+    permission: int
+    queue_of: Callable[[Any], str]
+    size_of: Callable[[Any], int]  # of its message, in bytes
+    encode: Callable[[Any], bytes]  # the response to a call that succeeded
+
+
+class Method(NamedTuple):
+    """One RPC."""
+
+    path: str
+    handler: Handler
+    decode: Decode  # raises DecodeError
+    # Whether the handler writes its responses by itself; if not, it returns the one response, as a
+    # message or encoded.
+    is_streaming: bool = False
+    single: Single | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def streaming(path: str, handler: Handler, decode: Decode) -> Method:
+    """Return a method that writes by itself.
+
+    Its calls may last for ever, so their requests are small ones.
+    """
+
+    def decode_small(body: bytes) -> Any:
+        if len(body) > STREAM_REQUEST_BYTES:
+            raise MessageTooLarge(f"a request of {len(body)} bytes exceeds {STREAM_REQUEST_BYTES}")
+        return decode(body)
+
+    return Method(path, handler, decode_small, is_streaming=True)
+
+
+def encoded(response: Any) -> bytes:
+    """Return what a handler returned as it is sent."""
+    return response if response.__class__ is bytes else response.SerializeToString()
+
+
+def decoded(decode: Decode, body: bytes) -> Any:
+    """Return the request that a body holds. Raises InvalidArgument for one that holds none."""
+    try:
+        return decode(body)
+    except DecodeError as error:
+        raise undecodable(error) from None
+
+
+def parsed(parts: Iterator[Part]) -> Iterator[Part]:
+    """Yield the parts of a request as they are read. Raises InvalidArgument as `decoded` does."""
+    try:
+        yield from parts
+    except DecodeError as error:
+        raise undecodable(error) from None
+
+
+def undecodable(error: DecodeError) -> InvalidArgument:
+    return InvalidArgument(f"the request cannot be decoded: {error}")

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Requests' bodies on their way in, and the bytes that they may take up until they are answered.
+
+gRPC tells a body's size only once all of it is there, but it takes no more than a window of a body
+that nobody reads: the rest stays with the client. So a connection that sent a large body is taken
+to send another one, and that is read when there is room for it. Whoever sends little never waits:
+large bodies may fill a part of the budget only. A large body that nobody expected shows itself by
+not being there soon; it needs a place then, or is refused.
+
+This module knows bytes and connections, nothing of what a request means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+
+import grpc
+
+from fila_server.errors import InvalidArgument, Overloaded
+from fila_server.limits import ARRIVAL_MS
+from fila_server.transport.grpcio.refusal import Context, refuse
+
+# From this on a body is large: a batch of a thousand small messages is not.
+_LARGE_BYTES = 256 * 1024
+# What large bodies leave to the others, as a part of the budget.
+_SMALL_SHARE = 4
+# A body that is not there after this many looks is presumed to take up a part of the budget.
+_LOOK_S = 0.05
+_LOOKS = 3
+_PRESUMED_SHARE = 16
+_ARRIVAL_LOOKS = int(ARRIVAL_MS / 1000 / _LOOK_S)
+# Calls that wait for room, each with a window of its body, and connections that are remembered.
+_WAITING_MAX = 32
+_REMEMBERED_MAX = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A body that is being read."""
+
+    context: Context
+    method: str
+    taken: int  # bytes of the budget
+    looks: int = 0
+
+
+class Arrivals:
+    """Reads bodies within a budget of bytes. Everything happens on the event loop's thread."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._max = bytes_max
+        self._large_max = bytes_max - bytes_max // _SMALL_SHARE
+        self._presumed = bytes_max // _PRESUMED_SHARE
+        self.taken = 0
+        self._expected: dict[tuple[str, str], int] = {}  # by connection and method
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._arriving: set[_Arrival] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._endings: set[asyncio.Future[None]] = set()
+
+    async def read(self, context: Context, method: str) -> bytes:
+        """Return a request's body, which takes up its bytes until `leave`.
+
+        Raises Overloaded when there is no room for it.
+        """
+        # Asking for the peer is not free, and while nobody sends large bodies nobody has to.
+        peer = (context.peer(), method) if self._expected else None
+        taken = self._expected.get(peer, 0) if peer is not None else 0
+        if taken:
+            await self._wait_for_room(taken)
+        arrival = _Arrival(context, method, taken)
+        self._arriving.add(arrival)
+        self._look_later()
+        try:
+            body: object = await context.read()
+            if not isinstance(body, bytes):
+                raise InvalidArgument("the call ended before its request")
+            if len(body) >= _LARGE_BYTES:
+                self._expect(arrival, len(body))
+            elif taken and peer is not None:
+                self._expected.pop(peer, None)
+            self._settle(arrival, len(body))
+        except BaseException:
+            self.leave(arrival.taken)
+            raise
+        finally:
+            self._arriving.discard(arrival)
+        return body
+
+    def leave(self, size: int) -> None:
+        """Give back what a body took up."""
+        self.taken -= size
+        while self._waiting:
+            size, future = self._waiting[0]
+            if not future.done():
+                if not self._has_room(size):
+                    return
+                self.taken += size
+                future.set_result(None)
+            self._waiting.popleft()
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether a large body may be read; one is, whatever its size."""
+        return self.taken + size <= self._large_max or self.taken == 0
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Take bytes for a body that is expected to be large, in the order of the calls."""
+        if not self._waiting and self._has_room(size):
+            self.taken += size
+            return
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Overloaded(f"{_WAITING_MAX} large requests are waiting already; try again later")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # room came with the cancellation
+                self.leave(size)
+            raise
+
+    def _settle(self, arrival: _Arrival, size: int) -> None:
+        """Let a body take up its real size."""
+        others = self.taken - arrival.taken
+        if size > arrival.taken and others and others + size > self._max:
+            raise Overloaded(f"requests of {others} bytes are waiting already; try again later")
+        self.leave(arrival.taken - size)
+        arrival.taken = size
+
+    def _expect(self, arrival: _Arrival, size: int) -> None:
+        peer = (arrival.context.peer(), arrival.method)
+        self._expected.pop(peer, None)  # the latest stand last
+        self._expected[peer] = size
+        if len(self._expected) > _REMEMBERED_MAX:
+            del self._expected[next(iter(self._expected))]
+
+    # --- Bodies that take long --------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Find places for the bodies that are not there yet."""
+        self._timer = None
+        for arrival in self._arriving:
+            arrival.looks += 1
+            if arrival.looks == _LOOKS and not arrival.taken:
+                self._expect(arrival, self._presumed)
+                if self._has_room(self._presumed):
+                    arrival.taken = self._presumed
+                    self.taken += self._presumed
+                else:
+                    self._refuse(arrival, "too many large requests are arriving; try again later")
+            elif arrival.looks == _ARRIVAL_LOOKS:
+                self._refuse(arrival, "the request took longer than a minute to arrive")
+        if self._arriving:
+            self._look_later()
+
+    def _refuse(self, arrival: _Arrival, why: str) -> None:
+        """End the call; its read ends with it. A read that is cancelled leaks what arrives late."""
+        ending = asyncio.ensure_future(_end(arrival.context, Overloaded(why)))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+
+async def _end(context: Context, error: Overloaded) -> None:
+    with contextlib.suppress(grpc.aio.BaseError):  # the abort itself, or the client has left
+        await refuse(context, error)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The rim that every call runs inside: its body is read and decoded here, its errors become
+statuses, its defects INTERNAL.
+
+Handlers are registered as ones that take a stream of requests, because only such a handler runs
+before a request is read. Clients cannot tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+import grpc
+
+from fila_server.errors import FilaError
+from fila_server.rpc.method import Metadata, Method, decoded, encoded
+from fila_server.rpc.status import DEFECT
+from fila_server.transport.grpcio.arrivals import Arrivals
+from fila_server.transport.grpcio.refusal import Context, refuse
+
+log = logging.getLogger(__name__)
+
+
+class GrpcioCall:
+    """A call as handlers know it; those of this room may ask for grpcio's own view."""
+
+    __slots__ = ("context", "write")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.write = context.write
+
+    def metadata(self) -> Metadata:
+        return self.context.invocation_metadata() or ()
+
+    async def open(self) -> None:
+        await self.context.send_initial_metadata(())
+
+
+class Rim:
+    """Makes gRPC's handlers out of methods."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+
+    def handlers(self, methods: Iterable[Method]) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the methods of one service as gRPC registers them."""
+        made = {}
+        service = ""
+        for method in methods:
+            service = method.path.split("/")[1]
+            made[method.name] = self._handler(method)
+        return grpc.method_handlers_generic_handler(service, made)
+
+    def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+        arrivals = self._arrivals
+
+        async def call(context: Context) -> Any:
+            body = await arrivals.read(context, method.name)
+            size = len(body)
+            try:
+                request = decoded(method.decode, body)
+                del body
+                return await method.handler(request, GrpcioCall(context))
+            finally:
+                arrivals.leave(size)
+
+        async def run(requests: Any, context: Context) -> Any:
+            return await guard(method.name, context, call(context))
+
+        if method.is_streaming:
+            return grpc.stream_stream_rpc_method_handler(run)
+        return grpc.stream_unary_rpc_method_handler(run, response_serializer=encoded)
+
+
+async def guard(method: str, context: Context, call: Awaitable[Any]) -> Any:
+    """Await what a call does; end the call with a status if that fails."""
+    try:
+        try:
+            return await call
+        except FilaError as error:
+            await refuse(context, error)
+        except grpc.aio.BaseError:
+            raise  # the call is over, and gRPC knows
+        except Exception:
+            log.exception("a defect in %s", method)
+            await refuse(context, FilaError(DEFECT))
+    except grpc.aio.InternalError:
+        # The client left while something was written. gRPC would log that as an error.
+        raise asyncio.CancelledError from None
