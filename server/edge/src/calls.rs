@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: AGPL-3.0-only
+//! The calls that are under way, on the edge's own thread: what waits to be sent on each, and the
+//! word to Python when a caller leaves.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use tokio::task::AbortHandle;
+
+use crate::budget::Charge;
+use crate::figures::Place;
+use crate::inbox::{Event, Inbox, Standing};
+use crate::status::Status;
+
+/// What is still to be sent, in order.
+pub enum Out {
+    Headers,
+    /// `is_told`: Python hears when it is taken.
+    Frame {
+        content: Bytes,
+        is_told: bool,
+    },
+    End(Status),
+}
+
+/// One call. Calls that the edge answers by itself have the id 0 and no standing.
+#[derive(Default)]
+pub struct Call {
+    pub id: u64,
+    pub standing: OnceCell<Arc<Standing>>,
+    queue: RefCell<VecDeque<Out>>,
+    is_over: Cell<bool>,
+    sender: RefCell<Option<Waker>>,
+    reader: RefCell<Option<Waker>>,
+    credit: Cell<u64>,
+    held: RefCell<VecDeque<Arc<Charge>>>,
+}
+
+impl Call {
+    /// A call that the edge answers by itself.
+    pub fn own() -> Rc<Self> {
+        Rc::new(Self::default())
+    }
+
+    pub fn push(&self, out: Out) {
+        if self.is_over.get() {
+            return;
+        }
+        if matches!(out, Out::End(_)) {
+            self.is_over.set(true);
+            wake(&self.reader);
+        }
+        self.queue.borrow_mut().push_back(out);
+        wake(&self.sender);
+    }
+
+    /// Let a newer frame take the place of one that is still waiting.
+    pub fn replace(&self, content: Bytes) {
+        self.queue.borrow_mut().retain(|out| !matches!(out, Out::Frame { .. }));
+        self.push(Out::Frame { content, is_told: false });
+    }
+
+    /// End it now; what waits is not sent.
+    pub fn cut(&self, status: Status) {
+        self.queue.borrow_mut().clear();
+        self.push(Out::End(status));
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    pub fn poll_next(&self, waker: &Waker) -> Poll<Out> {
+        match self.queue.borrow_mut().pop_front() {
+            Some(out) => {
+                wake(&self.reader);
+                Poll::Ready(out)
+            }
+            None => {
+                remember(&self.sender, waker);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Wait until there is something to send; return the status if that is the call's end.
+    pub async fn begun(&self) -> Option<Status> {
+        poll_fn(|context| {
+            let mut queue = self.queue.borrow_mut();
+            match queue.front() {
+                None => {
+                    remember(&self.sender, context.waker());
+                    Poll::Pending
+                }
+                Some(Out::End(status)) => {
+                    let status = status.clone();
+                    queue.clear();
+                    Poll::Ready(Some(status))
+                }
+                Some(_) => Poll::Ready(None),
+            }
+        })
+        .await
+    }
+
+    /// Wait until all that was pushed has been taken.
+    pub async fn drained(&self) {
+        poll_fn(|context| {
+            if self.queue.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            remember(&self.reader, context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    // --- The messages of a call that brings many -----------------------------------------------
+
+    /// Let so many further messages come. As many as were dealt with take up no bytes any more.
+    pub fn more(&self, count: u64) {
+        self.credit.set(self.credit.get().saturating_add(count));
+        let mut held = self.held.borrow_mut();
+        let dealt_with = held.len().min(usize::try_from(count).unwrap_or(usize::MAX));
+        held.drain(..dealt_with);
+        wake(&self.reader);
+    }
+
+    /// Wait until a message may come.
+    pub async fn credit(&self) {
+        poll_fn(|context| {
+            if self.credit.get() > 0 || self.is_over.get() {
+                return Poll::Ready(());
+            }
+            remember(&self.reader, context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// A message has come, and takes up its bytes until it was dealt with.
+    pub fn hold(&self, charge: Arc<Charge>) {
+        self.credit.set(self.credit.get().saturating_sub(1));
+        self.held.borrow_mut().push_back(charge);
+    }
+}
+
+fn wake(waker: &RefCell<Option<Waker>>) {
+    if let Some(waker) = waker.borrow_mut().take() {
+        waker.wake();
+    }
+}
+
+fn remember(kept: &RefCell<Option<Waker>>, waker: &Waker) {
+    let mut kept = kept.borrow_mut();
+    match kept.as_ref() {
+        Some(known) if known.will_wake(waker) => {}
+        _ => *kept = Some(waker.clone()),
+    }
+}
+
+/// The calls that Python knows and has not ended.
+pub struct Calls {
+    by_id: RefCell<HashMap<u64, Rc<Call>>>,
+    next: Cell<u64>,
+    inbox: Arc<Inbox>,
+}
+
+impl Calls {
+    pub fn new(inbox: Arc<Inbox>) -> Rc<Self> {
+        Rc::new(Self { by_id: RefCell::default(), next: Cell::new(1), inbox })
+    }
+
+    /// Enter a call; it may bring one message to begin with.
+    pub fn begin(&self, standing: Arc<Standing>) -> Rc<Call> {
+        let id = self.next.replace(self.next.get() + 1);
+        let call = Rc::new(Call { id, credit: Cell::new(1), ..Call::default() });
+        let _ = call.standing.set(standing);
+        self.by_id.borrow_mut().insert(id, call.clone());
+        call
+    }
+
+    pub fn find(&self, id: u64) -> Option<Rc<Call>> {
+        self.by_id.borrow().get(&id).cloned()
+    }
+
+    /// Python has ended a call: return it, if its caller is still there.
+    pub fn end(&self, id: u64) -> Option<Rc<Call>> {
+        self.by_id.borrow_mut().remove(&id)
+    }
+
+    /// The caller of a call has left, or its time is over. Python hears of it if it knew the call
+    /// and had not ended it.
+    pub fn leave(&self, call: &Call) {
+        if self.by_id.borrow_mut().remove(&call.id).is_none() {
+            return;
+        }
+        if let Some(standing) = call.standing.get() {
+            if standing.withdraw() {
+                self.inbox.push(Event::Gone { id: call.id }, Some(standing.clone()));
+            }
+        }
+    }
+
+    /// End every call that Python has not ended.
+    pub fn end_all(&self, status: &Status) {
+        let calls: Vec<_> = self.by_id.borrow_mut().drain().map(|(_, call)| call).collect();
+        for call in calls {
+            call.push(Out::End(status.clone()));
+        }
+    }
+}
+
+/// Goes with a call from its beginning to the end of its answer; whoever drops it has left.
+pub struct Leash {
+    calls: Rc<Calls>,
+    pub call: Rc<Call>,
+    tasks: Vec<AbortHandle>,
+    _places: Vec<Place>,
+}
+
+impl Leash {
+    pub fn new(calls: &Rc<Calls>, call: Rc<Call>, places: Vec<Place>) -> Self {
+        Self { calls: calls.clone(), call, tasks: Vec::new(), _places: places }
+    }
+
+    /// Let a task end with the call.
+    pub fn bind(&mut self, task: AbortHandle) {
+        self.tasks.push(task);
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.calls.leave(&self.call);
+    }
+}
