@@ -24,7 +24,8 @@ COMMAND = (sys.executable, "-m", "fila_server.main")
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment without anything that steers fila, plus what the test wants."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FILA_")}
+    ours = ("FILA_", "OTEL_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, **(extra or {})}
 
 
@@ -64,6 +65,7 @@ class BrokerProcess:
         self.environment = environment
         self.port = port
         self.address = ""
+        self.http_address = ""
         self.process: subprocess.Popen[str] | None = None
 
     def start(
@@ -88,7 +90,9 @@ class BrokerProcess:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith(READY_PREFIX):
-                    self.address = json.loads(line.removeprefix(READY_PREFIX))["address"]
+                    ready = json.loads(line.removeprefix(READY_PREFIX))
+                    self.address = ready["address"]
+                    self.http_address = ready.get("http_address", "")
                     return
         finally:
             watchdog.cancel()

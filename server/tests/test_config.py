@@ -3,17 +3,19 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fila_server import config as config_module
-from fila_server.config import Config, ConfigError, Setting, load, settings
+from fila_server import sources
+from fila_server.cli.app import cli
+from fila_server.config import SETTINGS, Config, ConfigError, Setting
 
-ALL_SETTINGS = list(settings())
-BY_NAME = {setting.name: setting for setting in ALL_SETTINGS}
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+ALL_SETTINGS = list(SETTINGS.values())
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 
 WriteToml = Callable[[str], str]
 
@@ -23,7 +25,7 @@ def _no_stray_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a fila.toml of the machine or of the working directory out of the tests."""
     monkeypatch.chdir(tmp_path)
     paths = (Path("fila.toml"), tmp_path / "etc-fila.toml")
-    monkeypatch.setattr(config_module, "DEFAULT_PATHS", paths)
+    monkeypatch.setattr(sources, "DEFAULT_PATHS", paths)
 
 
 @pytest.fixture
@@ -36,6 +38,11 @@ def toml(tmp_path: Path) -> WriteToml:
     return write
 
 
+def load(path: str | None, env: dict[str, str]) -> Config:
+    """Load settings that all have an effect."""
+    return sources.load(path, env, pytest.fail)
+
+
 def _value(config: Config, name: str) -> object:
     section, _, key = name.partition(".")
     return getattr(getattr(config, section), key)
@@ -44,14 +51,16 @@ def _value(config: Config, name: str) -> object:
 def _another(setting: Setting) -> object:
     """A valid value that is not the default."""
     special: dict[str, object] = {
+        "http.listen_addr": "127.0.0.1:0",
         "limits.default_in_flight": 255,
         "limits.max_name_bytes": 200,
         "server.listen_addr": "[::1]:0",
-        "http.listen_addr": "localhost:8080",
-        "telemetry.otlp_endpoint": "https://collector:4317",
         "server.log_format": "json",
         "server.log_level": "debug",
+        "server.transport": "grpcio",
         "storage.sync": "never",
+        "telemetry.otlp_endpoint": "http://localhost:4317",
+        "telemetry.sample_ratio": 0.25,
     }
     if setting.name in special:
         return special[setting.name]
@@ -143,7 +152,129 @@ def test_booleans_in_the_environment(text: str, value: bool) -> None:
 
 
 def test_variables_of_clients_are_left_alone() -> None:
-    assert load(None, {"FILA_ADDR": "x", "FILA_API_KEY": "y", "OTHER__THING": "z"}) == Config()
+    """A broker and `fila` may share a shell, and so may the SDKs' examples."""
+    read_by_cli = {option.envvar for option in cli.params if option.envvar}  # type: ignore[attr-defined]
+    sources_of_examples = (ROOT / "sdks").glob("*/examples/**/*.*")
+    read_by_examples = {
+        variable
+        for path in sources_of_examples
+        if path.suffix in {".py", ".go", ".ts", ".mjs", ".js", ".rb", ".java", ".rs"}
+        for variable in re.findall(r"\bFILA_[A-Z_]+\b", path.read_text())
+    }
+    assert {"FILA_ADDR", "FILA_API_KEY"} <= read_by_cli & read_by_examples
+    assert read_by_cli | read_by_examples == sources.CLIENTS_VARIABLES
+    assert load(None, dict.fromkeys(sources.CLIENTS_VARIABLES, "x") | {"OTHER__THING": "z"})
+
+
+def test_variables_that_kubernetes_makes_for_a_service_are_left_alone() -> None:
+    env = {
+        "FILA_SERVICE_HOST": "10.0.0.1",
+        "FILA_SERVICE_PORT": "5555",
+        "FILA_SERVICE_PORT_GRPC": "5555",
+        "FILA_PORT": "tcp://10.0.0.1:5555",
+        "FILA_PORT_5555_TCP": "tcp://10.0.0.1:5555",
+        "FILA_PORT_5555_TCP_PROTO": "tcp",
+        "FILA_PORT_5555_TCP_PORT": "5555",
+        "FILA_PORT_5555_TCP_ADDR": "10.0.0.1",
+        "FILA_HEADLESS_SERVICE_HOST": "10.0.0.2",
+        "FILA_HEADLESS_PORT": "tcp://10.0.0.2:5555",
+    }
+    assert load(None, env) == Config()
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "name"),
+    [
+        ("FILA_DATA_DIR", "FILA_SERVER__DATA_DIR", "server.data_dir"),
+        ("FILA_BOOTSTRAP_APIKEY", "FILA_AUTH__BOOTSTRAP_APIKEY", "auth.bootstrap_apikey"),
+    ],
+)
+def test_two_settings_have_a_short_name_too(short: str, long: str, name: str) -> None:
+    assert _value(load(None, {short: "given"}), name) == "given"
+    assert _value(load(None, {short: "given", long: "of-the-image"}), name) == "given"
+
+
+# --- Settings that have gone out of use -----------------------------------------------------------
+
+# The files that the first documents of the project show.
+FIRST_FILES = (
+    """
+    [server]
+    listen_addr = "0.0.0.0:5555"
+    data_dir = "/var/lib/fila"
+
+    [scheduler]
+    quantum = 1000           # DRR quantum
+    visibility_timeout_ms = 30000
+    lease_expiry_check_interval_ms = 1000
+
+    [lua]
+    default_timeout_ms = 10
+    default_memory_limit_bytes = 1048576
+    circuit_breaker_threshold = 3
+    circuit_breaker_cooldown_ms = 10000
+
+    [telemetry]
+    otlp_endpoint = "http://localhost:4317"
+    service_name = "fila"
+    metrics_interval_ms = 10000
+    """,
+    """
+    [server]
+    listen_addr = "0.0.0.0:5555"
+
+    [scheduler]
+    command_channel_capacity = 10000
+    idle_timeout_ms = 100
+    """,
+)
+
+
+def test_the_first_files_start_with_a_warning_for_each_setting_without_effect(
+    toml: WriteToml,
+) -> None:
+    warned: list[str] = []
+    path = ""
+    for text in FIRST_FILES:
+        path = toml(text)
+        assert sources.load(path, {}, warned.append).server.listen_addr == "0.0.0.0:5555"
+    names = [line.removeprefix(f"{path}: ").partition(" has no effect: ")[0] for line in warned]
+    assert sorted(names) == sorted(sources.RETIRED)
+    said = dict(zip(names, warned, strict=True))
+    assert said["scheduler.command_channel_capacity"].endswith("inbox_max has taken its place")
+    assert "no longer needed" in said["scheduler.idle_timeout_ms"]
+
+
+@pytest.mark.parametrize("name", sources.RETIRED)
+def test_the_same_holds_for_variables(name: str) -> None:
+    variable = "FILA_" + name.replace(".", "__").upper()
+    warned: list[str] = []
+    assert sources.load(None, {variable: "1"}, warned.append) == Config()
+    assert warned == [f"{variable}: {name} has no effect: {sources.RETIRED[name]}"]
+
+
+def test_what_takes_a_retired_settings_place_is_a_setting() -> None:
+    named = {word for why in sources.RETIRED.values() for word in why.split() if "." in word}
+    assert named and named <= set(SETTINGS)
+    assert not set(sources.RETIRED) & set(SETTINGS)
+
+
+def test_a_share_may_be_written_as_a_whole_number(toml: WriteToml) -> None:
+    assert load(toml("[telemetry]\nsample_ratio = 0"), {}).telemetry.sample_ratio == 0
+
+
+def test_opentelemetrys_own_variables_count_where_nothing_else_is_said(toml: WriteToml) -> None:
+    standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://one:4317", "OTEL_SERVICE_NAME": "mine"}
+    telemetry = load(None, standard).telemetry
+    assert (telemetry.otlp_endpoint, telemetry.service_name) == ("http://one:4317", "mine")
+    path = toml('[telemetry]\notlp_endpoint = "http://two:4317"')
+    assert load(path, standard).telemetry.otlp_endpoint == "http://two:4317"
+    ours = {"FILA_TELEMETRY__OTLP_ENDPOINT": ""}
+    assert load(path, standard | ours).telemetry.otlp_endpoint == ""
+    assert load(None, dict.fromkeys(standard, "")) == Config()
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT: telemetry.otlp_endpoint = 'x'" in _refusal(
+        None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "x"}
+    )
 
 
 # --- Refusals -------------------------------------------------------------------------------------
@@ -160,6 +291,8 @@ def test_variables_of_clients_are_left_alone() -> None:
             "[server]\nquantum = 1",
             "unknown setting server.quantum; the nearest is scheduler.quantum",
         ),
+        ("[storage]\nsynk = 1", "unknown setting storage.synk; the nearest is storage.sync"),
+        ("[storage]\nsink = 1", "unknown setting storage.sink; remove it or correct its name"),
         ("[sever]\n", "unknown section [sever]; the nearest is [server]"),
         ("quantum = 1", "quantum is in no section; the nearest is scheduler.quantum"),
         ("[server", "is not valid TOML: "),
@@ -175,7 +308,20 @@ def test_variables_of_clients_are_left_alone() -> None:
         ("[tls]\ncert_file = 1", "tls.cert_file = 1: must be a text"),
         ('[server]\ndata_dir = ""', "server.data_dir = '': must be a text that is not empty"),
         ("[limits]\nmax_payload_bytes = 4194304", "must be an integer from 1 to 4194303"),
-        ('[telemetry]\notlp_endpoint = "collector:4317"', "must be empty or an http://"),
+        ('[http]\nlisten_addr = "8080"', "http.listen_addr = '8080': must be empty or host:port"),
+        ("[telemetry]\nsampling = 1", "unknown setting telemetry.sampling; remove it or correct"),
+        ("[telemetry]\nsample_ratio = 1.1", "sample_ratio = 1.1: must be a number from 0 to 1"),
+        ("[telemetry]\nsample_ratio = nan", "sample_ratio = nan: must be a number from 0 to 1"),
+        ("[telemetry]\nsample_ratio = true", "sample_ratio = True: must be a number from 0 to 1"),
+        (
+            '[telemetry]\notlp_endpoint = "localhost:4317"',
+            "must be empty, http://host:port or https://host:port",
+        ),
+        ('[telemetry]\notlp_endpoint = "http://me:secret@host"', "must be empty, http://host:port"),
+        ("[scheduler]\nworkers = 4", "unknown setting scheduler.workers; remove it or correct"),
+        ("[limits]\nmax_attempts = 4", "unknown setting limits.max_attempts; remove it or correct"),
+        ("[cluster]\nnode_id = 1", "unknown section [cluster]; remove it or correct its name"),
+        ("workers = 1", "workers is in no section; remove it or correct its name"),
     ],
 )
 def test_a_bad_file_is_refused(document: str, expected: str, toml: WriteToml) -> None:
@@ -192,7 +338,14 @@ def test_a_bad_file_is_refused(document: str, expected: str, toml: WriteToml) ->
         ("FILA_SERVER__QUANTUM", "1", "the nearest is FILA_SCHEDULER__QUANTUM"),
         ("FILA_SHEDULER__INBOX_MAX", "1", "the nearest is FILA_SCHEDULER__INBOX_MAX"),
         ("FILA_SCHEDULER__quantum", "1", "the nearest is FILA_SCHEDULER__QUANTUM"),
-        ("FILA___", "1", "the nearest is FILA_"),
+        ("FILA___", "1", "unknown environment variable FILA___; remove it or correct its name"),
+        ("FILA_", "1", "unknown environment variable FILA_; remove it or correct its name"),
+        ("FILA_SERVER_LISTEN_ADDR", "x", "the nearest is FILA_SERVER__LISTEN_ADDR"),
+        ("FILA_LISTEN_ADDR", "x", "the nearest is FILA_SERVER__LISTEN_ADDR"),
+        ("FILA_BOOTSTRAP_API_KEY", "x", "the nearest is FILA_AUTH__BOOTSTRAP_APIKEY"),
+        ("FILA_PORT", "6666", "unknown environment variable FILA_PORT; remove it or correct"),
+        ("FILA_HTTP__LISTEN_ADDR", "x", "http.listen_addr = 'x': must be empty or host:port"),
+        ("FILA_DATA_DIR", "", "server.data_dir = '': must be a text that is not empty"),
         ("FILA_SCHEDULER__QUANTUM", "", "scheduler.quantum = '': must be an integer"),
         ("FILA_SCHEDULER__QUANTUM", "1001", "must be an integer from 1 to 1000"),
         pytest.param("FILA_SCHEDULER__QUANTUM", "9" * 5000, "must be an integer", id="5000 digits"),
@@ -231,6 +384,8 @@ def test_tls_files_that_are_of_no_use_alone_are_refused(given: str) -> None:
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
+    text = _refusal(None, {"FILA_LUA__DEFAULT_TIMEOUT_MS": "51"})
+    assert "lua.default_timeout_ms = 51: must not exceed lua.max_timeout_ms (50)" in text
     text = _refusal(None, {"FILA_LIMITS__DEFAULT_IN_FLIGHT": "100001"})
     assert "limits.default_in_flight = 100001: must not exceed limits.max_in_flight" in text
     for key in ("max_frame_bytes", "max_request_bytes"):
@@ -277,7 +432,7 @@ def test_the_reference_page_lists_exactly_the_settings() -> None:
     for line in PAGE.read_text().splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## ").strip("[]")
-        elif line.startswith("| `") and section in {n.partition(".")[0] for n in BY_NAME}:
+        elif line.startswith("| `") and section in {n.partition(".")[0] for n in SETTINGS}:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if len(cells) == 4 and cells[1].startswith("`"):
                 listed.append((f"{section}.{cells[0].strip('`')}", cells[1].strip("`"), cells[2]))

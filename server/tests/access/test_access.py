@@ -160,6 +160,6 @@ def test_a_replaced_key_expires_once() -> None:
     second = first.with_acl([AclEntry(PRODUCE, "x")])
     ring.put(second)
     assert (second.expires_ns, second.may(PRODUCE, "x")) == (100, True)
-    assert list(ring.expiring.due(99)) == []
-    assert list(ring.expiring.due(100)) == [second]
-    assert list(ring.expiring.due(101)) == []
+    assert list(ring.expiring.due(99, 10)) == []
+    assert list(ring.expiring.due(100, 10)) == [second]
+    assert list(ring.expiring.due(101, 10)) == []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """`fila auth`, `--api-key` and the `--tls` options, on a broker that wants all of them."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,14 +56,14 @@ def test_a_key_is_shown_when_it_is_made_and_never_again(fila: Keyed) -> None:
     assert header == ["KEY", "ID", "NAME", "CREATED", "EXPIRES", "MAY"]
     by_id = {line[0]: line for line in lines}
     assert by_id[key_id][1] == "billing"
-    assert by_id[key_id][-4:] == ["in", "29d", "23h", "produce:orders.*"]
+    assert re.search(r" in (30d|29d 23h) produce:orders\.\*$", " ".join(by_id[key_id]))
     assert by_id[document["key_id"]][-2:] == ["never", "everything"]
     listed = fila("auth", "list", "--json")
     rows = {row["key_id"]: row for row in listed.json()["keys"]}
     assert rows[key_id]["acl"] == [{"permission": "produce", "pattern": "orders.*"}]
     assert rows[document["key_id"]]["superadmin"] is True
     for secret in (key, document["secret"], BOOTSTRAP):
-        assert secret.rpartition("_")[2] not in shown + listed.out
+        assert secret.split("_", 2)[-1] not in shown + listed.out
         assert "secret" not in listed.out
 
 
@@ -109,8 +110,8 @@ def test_acls_are_shown_and_replaced(fila: Keyed) -> None:
 def test_a_key_cannot_give_more_than_it_has(fila: Keyed) -> None:
     words = ("auth", "create", "tenant", "--allow", "admin:t.*", "--allow", "consume:t.*")
     secret = fila(*words, "--json").json()["secret"]
-    child = ("auth", "create", "child", "--json", "--allow")
-    fila(*child, "consume:t.x", key=secret).json()
+    child = ("auth", "create", "child", "--allow")
+    fila(*child, "consume:t.x", "--json", key=secret).json()
     error = fila(*child, "produce:t.x", key=secret).error()
     assert error.startswith('the API key "tenant" may not grant produce:t.x; ')
     error = fila("auth", "create", "child", "--superadmin", key=secret).error()
@@ -142,18 +143,6 @@ def test_what_the_broker_refuses_is_one_line(fila: Keyed) -> None:
 def test_without_a_key_one_is_asked_for(fila: Keyed) -> None:
     error = fila("queue", "list", key="").error()
     assert error.endswith("wants an API key; set FILA_API_KEY or pass --api-key")
-
-
-def test_a_broker_without_keys_says_how_to_make_one(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, environment={"FILA_AUTH__BOOTSTRAP_APIKEY": BOOTSTRAP})
-    broker.start()
-    try:
-        fila = Fila(broker.address)
-        answer = fila("auth", "list", FILA_API_KEY=BOOTSTRAP).ok()
-        assert answer.startswith("No API keys yet. Create one with: fila auth create ")
-        assert fila("auth", "list", "--json", FILA_API_KEY=BOOTSTRAP).json() == {"keys": []}
-    finally:
-        broker.close()
 
 
 def test_keys_that_are_off_are_explained(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,6 @@ function on_enqueue(msg)
   return { fairness_key = msg.headers["tenant"] or "none", weight = 2 }
 end
 """
-
-
-def test_list_without_queues_says_how_to_create_one(fila: Fila) -> None:
-    # First in the file: the module's broker is still empty.
-    answer = fila("queue", "list").ok()
-    assert answer == "No queues yet. Create one with: fila queue create NAME\n"
-    assert fila("queue", "list", "--json").json() == {"queues": []}
 
 
 def test_create_confirms_and_names_the_dead_letter_queue(fila: Fila) -> None:
@@ -87,7 +81,7 @@ def test_missing_script_file_is_named(fila: Fila) -> None:
 def test_bad_lua_is_refused_in_one_line(fila: Fila) -> None:
     error = fila("queue", "create", "lua", "--on-enqueue", "function on_enqueue(").error()
     assert "fila hook test FILE" in error
-    assert "lua" not in [q["name"] for q in fila("queue", "list", "--json").json()["queues"]]
+    assert "lua" not in [q["queue"] for q in fila("queue", "list", "--json").json()["queues"]]
 
 
 def test_update_changes_only_what_is_named(fila: Fila, new_queue: Callable[..., str]) -> None:
@@ -121,12 +115,24 @@ def test_update_without_a_setting_is_a_usage_error(fila: Fila, queue: str) -> No
         ("queue", "pause"),
         ("queue", "resume"),
         ("queue", "update", "--quantum", "2"),
-        ("stats",),
         ("peek",),
+        ("explain", "--key", "k"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_queue_says_how_to_list_them(fila: Fila, command: tuple[str, ...]) -> None:
+    error = fila(*command, "nowhere").error()
+    assert error == 'queue "nowhere" does not exist; list queues with: fila queue list'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("top", "--count", "1"),
         ("consume",),
         ("enqueue",),
         ("enqueue", "--lines", "--payload", "a"),
-        ("explain", "--key", "k"),
     ],
     ids=" ".join,
 )
@@ -152,12 +158,63 @@ def test_list_is_an_aligned_table(fila: Fila, queue: str) -> None:
     assert dead.rstrip().endswith(f"dead letters of {queue}")
 
 
-def test_delete_needs_yes_without_a_terminal(fila: Fila, queue: str) -> None:
+def test_an_empty_queue_is_deleted_without_a_question(fila: Fila, new_queue: Any) -> None:
+    queue = new_queue()
+    assert fila("queue", "delete", queue).ok() == f'Deleted queue "{queue}"\n'
+    assert "does not exist" in fila("stats", queue).error()
+    assert "does not exist" in fila("stats", f"{queue}.dlq").error()
+    queue = new_queue()
+    assert fila("queue", "delete", queue, "--json").json() == {
+        "queue": queue,
+        "deleted": True,
+        "messages": 0,
+        "dead_letters": 0,
+    }
+
+
+@pytest.fixture
+def doomed(fila: Fila, new_queue: Callable[..., str]) -> str:
+    """A queue with two messages, one of them delayed, and one dead letter."""
+    queue = new_queue("--max-attempts", "1")
     fila("enqueue", queue).ok()
-    error = fila("queue", "delete", queue).error(2)
-    assert error.startswith(f'this deletes queue "{queue}" and its 1 message; add --yes')
-    assert fila("queue", "delete", queue, "--yes").ok() == f'Deleted queue "{queue}"\n'
-    fila("stats", queue).error()
+    fila("consume", queue, "--nack").ok()
+    fila("enqueue", queue).ok()
+    fila("enqueue", queue, "--delay", "1h").ok()
+    return queue
+
+
+def test_delete_asks_where_messages_would_go(fila: Fila, doomed: str) -> None:
+    error = fila("queue", "delete", doomed).error(2)
+    assert error.startswith(
+        f'this deletes queue "{doomed}" with 2 messages and 1 dead letter; add --yes'
+    )
+    answer = fila("queue", "delete", doomed, "--yes").ok()
+    assert answer == f'Deleted queue "{doomed}" with 2 messages and 1 dead letter\n'
+    assert "does not exist" in fila("stats", f"{doomed}.dlq").error()
+
+
+def test_dead_letters_alone_are_worth_a_question(fila: Fila, doomed: str) -> None:
+    fila("queue", "purge", doomed, "--yes").ok()
+    error = fila("queue", "delete", doomed).error(2)
+    assert error.startswith(f'this deletes queue "{doomed}" with 1 dead letter; add --yes')
+    assert fila("queue", "delete", doomed, "--keep-dead-letters").ok() == (
+        f'Deleted queue "{doomed}"\n'
+    )
+    assert fila("stats", f"{doomed}.dlq", "--json").json()["depth"] == 1
+    error = fila("queue", "delete", f"{doomed}.dlq").error(2)
+    assert error.startswith(f'this deletes queue "{doomed}.dlq" with 1 message; add --yes')
+
+
+def test_kept_dead_letters_are_not_counted(fila: Fila, doomed: str) -> None:
+    error = fila("queue", "delete", doomed, "--keep-dead-letters").error(2)
+    assert error.startswith(f'this deletes queue "{doomed}" with 2 messages; add --yes')
+    words = ("queue", "delete", doomed, "--keep-dead-letters", "--yes", "--json")
+    assert fila(*words).json() == {
+        "queue": doomed,
+        "deleted": True,
+        "messages": 2,
+        "dead_letters": 0,
+    }
 
 
 def test_purge_needs_yes_and_counts(fila: Fila, queue: str) -> None:

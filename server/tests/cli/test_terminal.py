@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""What a person at a terminal sees: widths, colours and questions, through a pseudo-terminal."""
+"""What a person at a terminal sees: widths, colours and questions."""
 
 import fcntl
 import os
@@ -54,6 +54,9 @@ def busy(fila: Fila) -> str:
     fila("enqueue", name, "--key", key, "--payload", "x" * 500, "--throttle-key", key).ok()
     fila("enqueue", name, "--key", "b", "--payload", "short").ok()
     fila("throttle", "set", key, "--rate", "1000000", "--burst", "1000000").ok()
+    fila("throttle", "set", f"{key}-and-others-*", "--rate", "1000000").ok()
+    fila("throttle", "pause", f"{key}-paused").ok()
+    fila("enqueue", f"{name}", "--throttle-key", f"{key}-unset").ok()
     return name
 
 
@@ -66,6 +69,7 @@ def busy(fila: Fila) -> str:
         ("stats", "{}"),
         ("peek", "{}"),
         ("throttle", "list"),
+        ("throttle", "list", "--unset"),
         ("config", "list"),
         ("explain", "{}", "--key", "b"),
     ],
@@ -75,14 +79,14 @@ def test_no_table_is_wider_than_the_terminal(
     fila: Fila, busy: str, arguments: tuple[str, ...], columns: int
 ) -> None:
     words = [word.format(busy) for word in arguments]
-    code, shown = at_terminal(fila, *words, columns=columns)
-    assert code == 0
-    plain = ESCAPES.sub("", shown)
-    assert [line for line in plain.splitlines() if len(line) > columns] == []
+    shown = fila(*words, COLUMNS=str(columns)).ok()
+    assert [line for line in shown.splitlines() if len(line) > columns] == []
 
 
 def test_a_terminal_gets_styles_and_a_pipe_gets_none(fila: Fila, busy: str) -> None:
-    assert "\x1b[" in at_terminal(fila, "queue", "list")[1]
+    shown = at_terminal(fila, "queue", "list")[1]
+    assert "\x1b[" in shown
+    assert [line for line in ESCAPES.sub("", shown).splitlines() if len(line) > 80] == []
     assert "\x1b[" not in at_terminal(fila, "queue", "list", NO_COLOR="1", TERM="dumb")[1]
     assert "\x1b[" not in fila("queue", "list").ok()
 
@@ -94,20 +98,21 @@ def test_a_pipe_gets_names_in_full(fila: Fila, busy: str) -> None:
 
 
 def test_message_ids_are_never_cut(fila: Fila, busy: str) -> None:
-    ids = [message["id"] for message in fila("peek", busy, "--json").json_lines()]
+    ids = [message["message_id"] for message in fila("peek", busy, "--json").json_lines()]
     shown = at_terminal(fila, "peek", busy)[1]
     assert all(message_id in shown for message_id in ids)
 
 
 def test_delete_asks_at_a_terminal(fila: Fila) -> None:
     fila("queue", "create", "asked").ok()
+    fila("enqueue", "asked").ok()
     code, shown = at_terminal(fila, "queue", "delete", "asked", typed="n\n")
     assert code == 1
-    assert 'This deletes queue "asked" and its 0 messages. Go ahead? [y/N]: ' in shown
+    assert 'This deletes queue "asked" with 1 message. Go ahead? [y/N]: ' in shown
     assert "error: nothing was changed" in shown
     code, shown = at_terminal(fila, "queue", "delete", "asked", typed="y\n")
     assert code == 0
-    assert 'Deleted queue "asked"' in shown
+    assert 'Deleted queue "asked" with 1 message' in shown
 
 
 def test_ctrl_c_at_a_question_changes_nothing(fila: Fila) -> None:

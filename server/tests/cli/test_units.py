@@ -104,7 +104,7 @@ def test_every_error_of_the_sdk_is_one_line(kind: type[fila.FilaError]) -> None:
     [
         (
             sdk_errors.QueueNotFoundError("no", queue="a b"),
-            "queue \"a b\" does not exist; create it with: fila queue create 'a b'",
+            'queue "a b" does not exist; list queues with: fila queue list',
         ),
         (
             sdk_errors.QueueNotFoundError("no", queue="a.dlq"),

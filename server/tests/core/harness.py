@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The core on the in-memory store under a virtual clock: what the engine does, group by group."""
+"""The core on the in-memory store under a virtual clock: what the engine does, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fila.v1 import admin_pb2, service_pb2
 from fila.v1.messages_pb2 import Message
-from fila_server.config import Config
+from fila_server.config import Config, LimitsConfig
+from fila_server.core import check
+from fila_server.core.admin.change import Change
+from fila_server.core.batch import Batch, decode
 from fila_server.core.broker import Broker
 from fila_server.core.clock import Now
 from fila_server.core.commands import (
@@ -22,14 +25,12 @@ from fila_server.core.commands import (
     FrameTaken,
     Nack,
     OpenConsumer,
+    SettleGrants,
 )
-from fila_server.core.consumer import Consumer
 from fila_server.core.effects import Effects
-from fila_server.core.intake import Intake
-from fila_server.core.message import Grant
-from fila_server.core.message import Message as CoreMessage
-from fila_server.core.queue import Queue
-from fila_server.errors import FilaError
+from fila_server.core.wire.answers import Settled
+from fila_server.core.wire.intake import Draft, Intake
+from fila_server.errors import DiskFull, FilaError
 from fila_server.storage.memory import MemoryStorage
 
 MS = 1_000_000
@@ -54,7 +55,7 @@ class Clock:
         return Now(self.mono_ns, self.wall_ns)
 
 
-def no_hooks(queue: Queue, config: dict[str, str]) -> None:
+def no_hooks(*_: object) -> None:
     return None
 
 
@@ -65,17 +66,25 @@ class Harness:
         self,
         storage: Any = None,
         clock: Clock | None = None,
-        compile_hooks: Callable[[Queue, dict[str, str]], Any] = no_hooks,
+        compile_hooks: Callable[..., Any] = no_hooks,
+        limits: LimitsConfig | None = None,
         **scheduler: int,
     ) -> None:
         self.storage = storage if storage is not None else MemoryStorage()
         self.clock = clock or Clock()
         config = Config()
-        self.config = replace(config, scheduler=replace(config.scheduler, **scheduler))
+        self.config = replace(
+            config,
+            limits=limits or config.limits,
+            scheduler=replace(config.scheduler, **scheduler),
+        )
         self.compile_hooks = compile_hooks
-        self.frames: list[tuple[Consumer, Grant, list[Message]]] = []
-        self.closed: list[tuple[Consumer, FilaError]] = []
-        self.last: Effects = Effects()
+        self.frames: list[tuple[int, int, list[Message]]] = []
+        self.closed: list[tuple[int, FilaError]] = []
+        self.last: Effects = Effects(Batch(self.storage))
+        self.units: list[int] = []  # of each turn
+        self.consumers = 0
+        self.disk_full: DiskFull | None = None  # for every turn
         self._start()
 
     def _start(self) -> None:
@@ -83,6 +92,7 @@ class Harness:
         _, writes = self.broker.recover(self.clock.now())
         if writes:
             self.storage.write(writes)
+            self.storage.sync()
 
     def restart(self, *, power: bool = False, keep: int = 0) -> None:
         """Lose the process, or the power too, and start again on what is left."""
@@ -90,25 +100,32 @@ class Harness:
         self.frames.clear()
         self._start()
 
+    def turn(self, *commands: Command, sync: bool = True) -> Effects:
+        """Take one turn, and carry out what it leads to."""
+        effects = self.last = self.broker.handle(
+            commands, self.clock.now(), disk_full=self.disk_full
+        )
+        self.units.append(effects.units)
+        if effects.writes:  # by way of their encoding, which must say all of it
+            self.storage.write(decode(effects.batch.encode()))
+        if effects.durable_answers and sync:
+            self.storage.sync()
+        for consumer, grant, frame in effects.frames:
+            parsed = service_pb2.ConsumeResponse.FromString(frame)
+            self.frames.append((consumer, grant, list(parsed.messages)))
+        self.closed.extend(effects.closed)
+        return effects
+
     def run(self, *commands: Command, sync: bool = True) -> list[Any]:
-        """Handle commands as one group, plus the groups that continue them; return the answers."""
+        """Take a turn with the commands, and turns until nothing is left; return the answers."""
         answers: dict[int, Any] = {}
-        group: list[Command] = list(commands)
+        effects = self.turn(*commands, sync=sync)
         while True:
-            effects = self.last = self.broker.handle(group, self.clock.now())
-            if effects.writes:
-                self.storage.write(effects.writes)
-            if effects.durable_answers and sync:
-                self.storage.sync()
-            for consumer, grant, frame in effects.frames:
-                parsed = service_pb2.ConsumeResponse.FromString(frame)
-                self.frames.append((consumer, grant, list(parsed.messages)))
-            self.closed.extend(effects.closed)
             answers.update(effects.answers)
             answers.update(effects.durable_answers)
-            group = effects.resume
-            if not group:
+            if not effects.more:
                 return [answers.get(at) for at in range(len(commands))]
+            effects = self.turn(sync=sync)
 
     def tick(self) -> None:
         self.run()
@@ -118,7 +135,7 @@ class Harness:
         (answer,) = self.run(make(0))
         if isinstance(answer, FilaError):
             raise answer
-        return answer
+        return answer.response if isinstance(answer, Change) else answer
 
     # --- What clients do --------------------------------------------------------------------------
 
@@ -130,18 +147,36 @@ class Harness:
         self.admin(request)
 
     def enqueue(self, queue: str, payload: bytes = b"x", **fields: Any) -> str:
-        request = service_pb2.EnqueueRequest(queue=queue, payload=payload, **fields)
-        drafts = Intake(self.config.limits).draft(request.SerializeToString())
+        drafts = self.drafts(service_pb2.EnqueueRequest(queue=queue, payload=payload, **fields))
         (result,) = self.ask(lambda ticket: Enqueue(ticket, drafts))
         if isinstance(result, FilaError):
             raise result
         return str(result)
 
-    def open(
-        self, queue: str, credit: int = 100, batch: int = 100, visibility_ms: int = 0
-    ) -> Consumer:
-        consumer: Consumer = self.ask(
-            lambda ticket: OpenConsumer(ticket, queue, credit, batch, visibility_ms, False, None)
+    def drafts(self, *requests: service_pb2.EnqueueRequest) -> list[Draft]:
+        batch = service_pb2.EnqueueBatchRequest(messages=requests)
+        return Intake(self.config.limits).drafts(batch.SerializeToString())
+
+    def enqueue_many(
+        self, queue: str, count: int, keys: Sequence[str] = ("",), **fields: Any
+    ) -> list[str]:
+        """Enqueue a batch whose messages have the fairness keys in turn; return the ids."""
+        requests = [
+            service_pb2.EnqueueRequest(queue=queue, fairness_key=keys[at % len(keys)], **fields)
+            for at in range(count)
+        ]
+        drafts = self.drafts(*requests)
+        results: list[str] = self.ask(lambda ticket: Enqueue(ticket, drafts))
+        assert not any(isinstance(result, FilaError) for result in results), results
+        return results
+
+    def open(self, queue: str, credit: int = 100, batch: int = 100, visibility_ms: int = 0) -> int:
+        self.consumers += 1
+        consumer = self.consumers
+        self.ask(
+            lambda ticket: OpenConsumer(
+                ticket, consumer, queue, credit, batch, visibility_ms, False
+            )
         )
         return consumer
 
@@ -152,16 +187,18 @@ class Harness:
             frames, self.frames = self.frames, []
             for _, _, parsed in frames:
                 messages.extend(parsed)
-            self.run(*(FrameTaken(consumer) for consumer, _, _ in frames if consumer.is_open))
+            self.run(*(FrameTaken(consumer) for consumer, _, _ in frames))
         return messages
 
     def receive(self, queue: str, count: int = 1, visibility_ms: int = 0) -> list[Message]:
         """Lease up to `count` messages, as Receive does."""
-        consumer: Consumer = self.ask(
-            lambda ticket: OpenConsumer(ticket, queue, count, count, visibility_ms, True, None)
+        self.consumers += 1
+        consumer = self.consumers
+        self.ask(
+            lambda ticket: OpenConsumer(ticket, consumer, queue, count, count, visibility_ms, True)
         )
-        mine = [frame for frame in self.frames if frame[0] is consumer]
-        self.frames = [frame for frame in self.frames if frame[0] is not consumer]
+        mine = [frame for frame in self.frames if frame[0] == consumer]
+        self.frames = [frame for frame in self.frames if frame[0] != consumer]
         self.run(CloseConsumer(consumer, []))
         return [message for _, _, messages in mine for message in messages]
 
@@ -184,6 +221,15 @@ class Harness:
         (result,) = self.ask(lambda ticket: Extend(ticket, [item]))
         return result  # type: ignore[no-any-return]
 
+    def settle(self, queue: str, token: str, **fields: Any) -> Settled | FilaError:
+        """Settle a grant."""
+        item = service_pb2.GrantSettlement(queue=queue, lease_token=token, **fields)
+        (result,) = self.ask(lambda ticket: SettleGrants(ticket, [item]))
+        return result  # type: ignore[no-any-return]
+
+    def set(self, key: str, value: str) -> None:
+        self.admin(admin_pb2.SetConfigRequest(key=key, value=value))
+
     def stats(self, queue: str) -> admin_pb2.GetStatsResponse:
         return self.admin(admin_pb2.GetStatsRequest(queue=queue))  # type: ignore[no-any-return]
 
@@ -191,85 +237,10 @@ class Harness:
 # --- Memory against disk --------------------------------------------------------------------------
 
 
-def snapshot(broker: Broker) -> dict[str, Any]:
-    """Return everything that a restart must bring back, in a form that compares."""
-    state = broker.state
-    return {
-        "config": dict(state.config),
-        "queues": {name: _queue(queue) for name, queue in state.queues.items()},
-        "limits": {
-            name: (limiter.rate, limiter.burst, limiter.limit, limiter.in_flight)
-            for name, limiter in state.throttles.limiters.items()
-            if limiter.rate or limiter.limit
-        },
-    }
-
-
-def _queue(queue: Queue) -> dict[str, Any]:
-    return {
-        "number": queue.number,
-        "of": queue.dead_letter_of,
-        "paused": (queue.paused, sorted(queue.paused_keys)),
-        "config": queue.config.SerializeToString(deterministic=True),
-        "pending": queue.pending,
-        "lanes": {
-            (key.name, lane.lane_key): [_waiting(message) for message in lane.messages]
-            for key in queue.keys.values()
-            for lane in key.lanes.values()
-        },
-        "delayed": {
-            message.id: (_settled(message), message.extra.due_ns)  # type: ignore[union-attr]
-            for message in queue.delayed.values()
-        },
-        "leases": {
-            message.id: (_settled(message), message.grant.token, message.grant.expires_ns)  # type: ignore[union-attr]
-            for message in queue.leases.values()
-        },
-    }
-
-
-def _waiting(message: CoreMessage | int) -> tuple[Any, ...]:
-    if isinstance(message, int):
-        return message, message, 0, "", 0
-    return _settled(message)
-
-
-def _settled(message: CoreMessage) -> tuple[Any, ...]:
-    extra = message.extra
-    error, expires_ns = (extra.error, extra.expires_ns) if extra is not None else ("", 0)
-    return message.number, message.order, message.attempt, error, expires_ns
-
-
 def check_consistent(harness: Harness) -> None:
-    """Memory equals what a restart would rebuild now, and its own counts add up."""
+    """Memory equals what a restart would rebuild now, and its own facts agree."""
     shadow = Broker(harness.config, harness.storage, harness.compile_hooks, nonce=1)
     shadow.recover(harness.clock.now())
-    assert snapshot(harness.broker) == snapshot(shadow)
-    state = harness.broker.state
-    for queue in state.queues.values():
-        lanes = [lane for key in queue.keys.values() for lane in key.lanes.values()]
-        assert queue.pending == sum(len(lane.messages) for lane in lanes)
-        assert queue.throttled == sum(len(lane.messages) for lane in lanes if lane.is_parked)
-        for key in queue.keys.values():
-            assert key.pending == sum(len(lane.messages) for lane in key.lanes.values()) > 0
-            assert key.in_ring == (bool(key.ready) and not key.is_paused)
-            assert key.in_ring == (key in queue.ring)
-            for lane in key.lanes.values():
-                assert lane.messages
-                assert lane.is_ready == (lane in key.ready)
-                assert lane.is_ready or lane.is_parked
-        for consumer in queue.consumers:
-            held = sum(
-                message.grant is not None and message.grant.consumer is consumer
-                for message in queue.leases.values()
-            )
-            assert consumer.credit >= 0 and held >= 0
-    hot = sum(
-        len(message.body)
-        for queue in state.queues.values()
-        for key in queue.keys.values()
-        for lane in key.lanes.values()
-        for message in lane.messages
-        if isinstance(message, CoreMessage) and message.body is not None
-    )
-    assert state.hot_bytes == hot
+    assert check.snapshot(harness.broker) == check.snapshot(shadow)
+    assert check.problems(harness.broker) == []
+    assert check.problems(shadow) == []

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 
 from fila.v1.service_pb2 import EnqueueBatchRequest, EnqueueRequest
 from fila_server.config import LimitsConfig
-from fila_server.core.intake import Draft, Intake, Terms
-from fila_server.errors import InvalidArgument
+from fila_server.core.wire.cuts import DraftBatch
+from fila_server.core.wire.intake import Draft, Intake, Terms
+from fila_server.core.wire.varint import varint
+from fila_server.errors import InvalidArgument, MessageTooLarge
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 requests = st.builds(
@@ -67,7 +69,7 @@ def field(number: int, content: bytes) -> bytes:
 def test_fields_in_any_order_mean_the_same(order: tuple[int, ...]) -> None:
     parts = {1: b"orders", 3: b"payload", 4: b"acme"}
     encoded = b"".join(field(number, parts[number]) for number in order)
-    ((queue, content, terms),) = intake().draft(encoded)
+    (queue, content, terms) = intake().draft(encoded)
     assert queue == "orders"
     assert EnqueueRequest.FromString(content).payload == b"payload"
     assert isinstance(terms, Terms) and terms.fairness_key == "acme"
@@ -75,7 +77,7 @@ def test_fields_in_any_order_mean_the_same(order: tuple[int, ...]) -> None:
 
 def test_unknown_fields_are_left_out() -> None:
     encoded = EnqueueRequest(queue="q", payload=b"p").SerializeToString() + field(15, b"zz")
-    ((_, content, _),) = intake().draft(encoded)
+    (_, content, _) = intake().draft(encoded)
     assert content == field(3, b"p")
 
 
@@ -89,7 +91,7 @@ def test_the_queue_of_one_item_does_not_leak_into_the_next() -> None:
 @pytest.mark.parametrize("encoded", [b"\n\x05abc", b"\n\x03\n\x01\xff", b"\xff", b"\n\xff\xff"])
 def test_what_is_not_a_request_is_refused(encoded: bytes) -> None:
     with pytest.raises(DecodeError):
-        intake().drafts(encoded)
+        list(DraftBatch(intake()).read(encoded))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_what_is_not_a_request_is_refused(encoded: bytes) -> None:
 )
 def test_terms_out_of_range_are_named(wrong: dict[str, object], named: str) -> None:
     request = EnqueueRequest(queue="q", **wrong)  # type: ignore[arg-type]
-    ((_, _, terms),) = intake().draft(request.SerializeToString())
+    (_, _, terms) = intake().draft(request.SerializeToString())
     assert isinstance(terms, InvalidArgument)
     assert named in terms.message
 
@@ -117,3 +119,60 @@ def test_what_is_remembered_stays_bounded() -> None:
     for number in range(10_000):
         taken.draft(EnqueueRequest(queue="q", fairness_key=f"k{number}").SerializeToString())
     assert len(taken._known) <= 4096
+
+
+def test_terms_that_few_will_repeat_are_not_remembered() -> None:
+    """Bytes, not only entries, are bounded: unknown fields may be as large as a request."""
+    taken = intake()
+    for number in range(50):
+        junk = number.to_bytes(4, "big") + bytes(1 << 18)
+        unknown = varint(1000 << 3 | 2) + varint(len(junk)) + junk
+        taken.draft(EnqueueRequest(queue="q", payload=b"x").SerializeToString() + unknown)
+        taken.draft(EnqueueRequest(queue="q", idempotency_key=f"k{number}").SerializeToString())
+    assert sum(len(encoded) for encoded in taken._known) < 100_000
+
+
+# --- Sizes ----------------------------------------------------------------------------------------
+
+
+def header(name: bytes, value: bytes) -> bytes:
+    entry = field(1, name) + field(2, value)
+    return b"\x12" + varint(len(entry)) + entry
+
+
+def refused(encoded: bytes) -> str:
+    (_, _, terms) = intake().draft(encoded)
+    assert isinstance(terms, MessageTooLarge), terms
+    return terms.message
+
+
+def test_a_header_that_is_repeated_is_stored_once() -> None:
+    """On the wire a map is a list; its decoder keeps the last of each name."""
+    repeated = header(b"a", b"v" * 100) * 10_000 + header(b"a", b"last")
+    (_, content, terms) = intake().draft(field(1, b"q") + repeated + field(3, b"x"))
+    assert isinstance(terms, Terms)
+    assert content == header(b"a", b"last") + field(3, b"x")
+
+
+@pytest.mark.parametrize("order", ["usual", "payload first"])
+def test_limits_hold_in_any_order_of_fields(order: str) -> None:
+    limits = LimitsConfig()
+    many = b"".join(header(b"h%d" % number, b"") for number in range(limits.max_headers + 1))
+    parts = [field(1, b"q"), many, field(3, b"x")]
+    if order == "payload first":
+        parts.reverse()
+    assert f"{limits.max_headers + 1} headers" in refused(b"".join(parts))
+    payload = bytes(limits.max_payload_bytes + 1)
+    assert "payload has" in refused(EnqueueRequest(queue="q", payload=payload).SerializeToString())
+
+
+def test_just_as_large_as_it_may_be() -> None:
+    limits = LimitsConfig()
+    count = limits.max_headers
+    size = limits.max_header_bytes // count
+    headers = {f"{number:04d}": "v" * (size - 4) for number in range(count)}
+    request = EnqueueRequest(queue="q", headers=headers, payload=bytes(limits.max_payload_bytes))
+    (_, _, terms) = intake().draft(request.SerializeToString())
+    assert isinstance(terms, Terms)
+    request.headers["0000"] += "v" * (limits.max_header_bytes - size * count + 1)
+    assert "headers have" in refused(request.SerializeToString())

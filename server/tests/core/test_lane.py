@@ -1,51 +1,146 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""A lane stays sorted wherever messages are put back."""
+"""A lane against a sorted list: whatever comes, leaves and is put back, the order holds."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fila.v1.admin_pb2 import QueueConfig
-from fila_server.core.lane import PLAIN, FairnessKey, Lane, lane_key_of, order_of
-from fila_server.core.message import Message
-from fila_server.core.queue import Queue
-from fila_server.core.records import message_key
-from fila_server.core.records_pb2 import Head
+from fila_server.core.schedule.lane import FairnessKey, Lane, Waiting, order_of
+from fila_server.core.schedule.message import Message
+from fila_server.core.schedule.queue import Queue
+from fila_server.core.wire.records import PLAIN, message_key
 
 
 def lane() -> Lane:
-    return Lane(FairnessKey(Queue(1, "q", QueueConfig(), ""), "a"), PLAIN)
+    queue = Queue(1, "q", QueueConfig(), "")
+    return Lane(FairnessKey(queue, "a", queue.others), PLAIN, ())
 
 
 def message(of: Lane, order: int) -> Message:
     return Message(message_key(1, order), f"m{order}", None, of, b"", order)
 
 
-def place(order: int, shift: int) -> int:
-    return (order - shift) * 2 + 1001
+class LaneModel(RuleBasedStateMachine):
+    """`order` grows as the broker's numbers do; what is put back has an order from before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lane = lane()
+        self.orders: list[int] = []  # sorted
+        self.next = 0
+        self.left: list[int] = []  # orders that are free to come back
+
+    def waiting(self, order: int, is_cold: bool) -> Waiting:
+        return order if is_cold else message(self.lane, order)
+
+    @initialize(count=st.integers(0, 40), cold=st.booleans())
+    def fill(self, count: int, cold: bool) -> None:
+        for _ in range(count):
+            self.append(cold, 1)
+
+    @rule(is_cold=st.booleans(), step=st.integers(1, 3))
+    def append(self, is_cold: bool, step: int) -> None:
+        self.next += step
+        self.lane.messages.append(self.waiting(self.next, is_cold))
+        self.orders.append(self.next)
+
+    @rule(is_cold=st.booleans())
+    def append_aside(self, is_cold: bool) -> None:
+        """A message with a time to live may leave before its turn."""
+        self.next += 1
+        self.lane.set_aside(self.next, self.waiting(self.next, is_cold))
+        self.orders.append(self.next)
+
+    @precondition(lambda self: self.left)
+    @rule(data=st.data(), is_cold=st.booleans())
+    def put_back(self, data: st.DataObject, is_cold: bool) -> None:
+        order = data.draw(st.sampled_from(self.left))
+        self.left.remove(order)
+        self.lane.set_aside(order, self.waiting(order, is_cold))
+        self.orders.insert(bisect_left(self.orders, order), order)
+
+    @precondition(lambda self: self.orders)
+    @rule()
+    def pop(self) -> None:
+        order = self.orders.pop(0)
+        assert order_of(self.lane.pop()) == order
+        self.left.append(order)
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        order = data.draw(st.sampled_from(self.orders))
+        found = self.lane.discard(order)
+        assert found is not None and order_of(found) == order
+        assert self.lane.discard(order) is None
+        self.orders.remove(order)
+        self.left.append(order)
+
+    @precondition(lambda self: len(self.orders) > 4)
+    @rule(data=st.data())
+    def discard_many(self, data: st.DataObject) -> None:
+        """Neighbours, at the front and at the end too."""
+        start = data.draw(st.integers(0, len(self.orders) - 2))
+        end = data.draw(st.integers(start + 1, len(self.orders)))
+        for order in self.orders[start:end]:
+            assert self.lane.discard(order) is not None
+            self.left.append(order)
+        del self.orders[start:end]
+
+    @invariant()
+    def every_message_has_its_place(self) -> None:
+        lane = self.lane
+        assert len(lane) == len(self.orders)
+        assert bool(lane) is bool(self.orders)
+        first = lane.first()
+        assert (None if first is None else order_of(first)) == next(iter(self.orders), None)
+        for at, order in enumerate(self.orders):
+            found = lane.place(order)
+            assert found is not None and order_of(found[1]) == order
+            assert found[0] == at
+        for order in self.left:
+            assert lane.place(order) is None
+            assert lane.discard(order) is None
+
+    def teardown(self) -> None:
+        assert [order_of(self.lane.pop()) for _ in range(len(self.lane))] == self.orders
+        assert not self.lane and self.lane.first() is None
 
 
-@given(
-    st.sets(st.integers(0, 200), max_size=60),
-    st.lists(st.integers(201, 400), min_size=1, max_size=20, unique=True),
-    st.sets(st.integers(0, 200)),
-    st.integers(0, 400),
-)
-def test_whatever_is_put_back_finds_its_place(
-    waiting: set[int], batch: list[int], cold: set[int], shift: int
-) -> None:
-    """`shift` moves the batch to the front, into the middle or behind what waits."""
-    line = lane()
-    for order in sorted(waiting):
-        at = order * 2 + 1000
-        line.messages.append(at if order in cold else message(line, at))
-    line.insert([message(line, place(order, shift)) for order in batch])
-    orders = [order_of(it) for it in line.messages]
-    moved = [place(order, shift) for order in batch]
-    assert orders == sorted([*(order * 2 + 1000 for order in waiting), *moved])
+LaneModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLane = LaneModel.TestCase
 
 
-def test_the_lane_of_a_head() -> None:
-    assert lane_key_of(Head(fairness_key="a", weight=3)) == PLAIN
-    assert lane_key_of(Head(throttle_keys=["x", "y"])) == (("x", "y"), 1)
-    assert lane_key_of(Head(throttle_keys=["x"], throttle_cost=4)) == (("x",), 4)
-    assert lane_key_of(Head(throttle_cost=4)) == PLAIN
+def test_what_was_taken_out_at_the_front_is_let_go_of() -> None:
+    one = lane()
+    for order in range(10):
+        one.messages.append(order)
+    for order in range(9):
+        assert one.discard(order) == order
+    assert (len(one), one.first()) == (1, 9)
+    assert (len(one.messages), one.gone) == (1, None)
+
+
+def test_taking_out_of_the_middle_costs_the_same_beside_what_was_taken_out() -> None:
+    one = lane()
+    one.messages.extend(range(20_000))
+    for order in range(1, 20_000):
+        assert one.discard(order) == order
+    assert (len(one), one.first(), one.place(0)) == (1, 0, (0, 0))
+    one.messages.append(20_000)
+    assert one.place(20_000) == (1, 20_000)
+    assert (one.pop(), one.pop(), bool(one)) == (0, 20_000, False)
+
+
+def test_the_room_that_a_delivery_needs_is_known() -> None:
+    """In bytes, with names of four bytes a character."""
+    queue = Queue(1, "q" * 250, QueueConfig(), "")
+    key = FairnessKey(queue, "\N{GRINNING FACE}" * 60, queue.others)
+    one = Lane(key, (tuple("\N{GRINNING FACE}" * 60 + str(n) for n in range(9)), 1000), ())
+    metadata = one.frame_metadata(token_bytes=20)
+    assert len(metadata) + 20 < one.overhead < 3 * len(metadata)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Bytes made by hand mean what protobuf says they mean."""
+"""What is stored by hand means what protobuf says it means."""
 
 import hypothesis.strategies as st
 import pytest
@@ -7,9 +7,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 
 from fila.v1.messages_pb2 import Message
-from fila.v1.service_pb2 import ConsumeResponse
-from fila_server.core import records
-from fila_server.core.records_pb2 import Head, StoredMessage
+from fila_server.core.wire import records
+from fila_server.core.wire.records_pb2 import Head, StoredMessage
+from fila_server.core.wire.varint import read_varint, varint
 
 ID = "0198aaaa-bbbb-7ccc-8ddd-00000000000a"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
@@ -35,11 +35,11 @@ def test_keys_sort_by_queue_and_number() -> None:
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31, 2**63])
 def test_numbers(value: int) -> None:
     assert records.from_u64(records.u64(value)) == value
-    encoded = b"\x10" + records.varint(value)
-    assert Timestamp.FromString(b"\x08" + records.varint(value)).seconds == value - (
+    encoded = varint(value)
+    assert read_varint(b"x" + encoded + b"x", 1) == (value, 1 + len(encoded))
+    assert Timestamp.FromString(b"\x08" + encoded).seconds == value - (
         2**64 if value >= 2**63 else 0
     )
-    assert encoded.startswith(b"\x10")
 
 
 @given(
@@ -73,19 +73,15 @@ def test_an_id_is_found_however_the_body_is_encoded() -> None:
     assert records.body_id(body) == "short"
 
 
-@pytest.mark.parametrize("wall_ns", [0, 1, 999_999_999, 10**9, 1_800_000_000 * 10**9 + 123])
-def test_timestamps(wall_ns: int) -> None:
-    leased = records.timestamp_field(2, wall_ns) + records.timestamp_field(3, wall_ns + 5)
-    encoded = records.delivery_timestamps(records.stamp(wall_ns), leased)
-    times = Message.FromString(encoded).timestamps
-    assert times.enqueued_at.ToNanoseconds() == wall_ns
-    assert times.leased_at.ToNanoseconds() == wall_ns
-    assert times.lease_expires_at.ToNanoseconds() == wall_ns + 5
+def test_an_id_carries_the_number_of_its_message() -> None:
+    assert records.id_number(ID) == 10
+    assert records.id_number(ID[:24] + "ffffffffffff") == (1 << 48) - 1
+    for text in ("", "nonsense", ID.upper(), ID + "\n", "x" * 24 + "1_0", "f" * 36):
+        assert records.id_number(text) is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 4095, 4096, 5000, 3_000_000])
-def test_frames(size: int) -> None:
-    message = Message(payload=bytes(size)).SerializeToString()
-    frame = records.frame_prefix(len(message)) + message
-    (parsed,) = ConsumeResponse.FromString(frame).messages
-    assert len(parsed.payload) == size
+def test_the_lane_of_a_head() -> None:
+    assert records.lane_key_of(Head(fairness_key="a", weight=3)) == records.PLAIN
+    assert records.lane_key_of(Head(throttle_keys=["x", "y"])) == (("x", "y"), 1)
+    assert records.lane_key_of(Head(throttle_keys=["x"], throttle_cost=4)) == (("x",), 4)
+    assert records.lane_key_of(Head(throttle_cost=4)) == records.PLAIN

@@ -7,9 +7,14 @@ import pytest
 
 from fila.v1 import admin_pb2 as pb
 from fila.v1.service_pb2 import NackRequest
+from fila_server.config import LuaConfig
+from fila_server.core import recovery
 from fila_server.core.broker import Broker
-from fila_server.core.commands import Nack
-from fila_server.errors import LeaseExpired
+from fila_server.core.commands import Admin, Nack
+from fila_server.core.wire.records import NEXT_NUMBER
+from fila_server.core.wire.records_pb2 import Retry
+from fila_server.errors import HookFailed, LeaseExpired
+from fila_server.runtime.hooks import compile_hooks
 from fila_server.storage.api import Column
 from server.tests.core.harness import Harness, check_consistent
 
@@ -50,7 +55,7 @@ def test_recovery_tells_what_it_found(h: Harness) -> None:
     broker = Broker(h.config, h.storage, h.compile_hooks, nonce=1)
     found, writes = broker.recover(h.clock.now())
     assert found == (2, 5, 2)
-    assert writes == []
+    assert [write[1] for write in writes] == [NEXT_NUMBER]
 
 
 def test_order_and_content_come_back(h: Harness) -> None:
@@ -154,6 +159,30 @@ def test_numbers_are_never_used_again(h: Harness) -> None:
         h.restart()
 
 
+def test_power_loss_right_after_a_start_brings_back_no_number(h: Harness) -> None:
+    """The first delivery of a run syncs nothing."""
+    h.create("many")
+    h.enqueue_many("many", 5)
+    tokens: set[str] = set()
+    for _ in range(3):
+        h.restart()
+        (message,) = h.receive("many")
+        assert message.metadata.lease_token not in tokens
+        tokens.add(message.metadata.lease_token)
+        h.restart(power=True)
+        (message,) = h.receive("many")
+        assert message.metadata.lease_token not in tokens
+        tokens.add(message.metadata.lease_token)
+
+
+def test_a_block_of_numbers_is_made_durable_by_itself(h: Harness) -> None:
+    h.turn()
+    assert not h.last.wants_sync
+    h.broker.state.next_number = h.broker.state.reserved_number - 1000
+    h.turn()
+    assert h.last.wants_sync
+
+
 def test_power_loss_brings_back_no_number_that_a_consumer_has_seen(h: Harness) -> None:
     """Leases are not synced, so the last ones may be unknown to the disk."""
     state = h.broker.state
@@ -218,3 +247,138 @@ def test_everything_at_once_comes_back(h: Harness, step: float) -> None:
     assert stats.depth + stats.in_flight + stats.delayed == 30
     if step <= 0:
         assert (stats.in_flight, stats.delayed) == (5, 6)
+
+
+def test_a_wall_clock_decades_behind_prolongs_nothing(h: Harness) -> None:
+    """A machine without a clock of its own starts in 1970: whatever waits, waits no longer than it
+    was meant to."""
+    h.create("slow", retry_delay_ms=5000)
+    h.set("throttle.p", "100,100")
+    h.enqueue("slow", b"delayed", delay_ms=5000)
+    h.enqueue("slow", b"mortal", ttl_ms=60_000, fairness_key="t")
+    h.admin(pb.PauseRequest(queue="slow", fairness_key="t"))
+    h.enqueue("slow", b"x", throttle_keys=["p"])
+    (message,) = h.receive("slow")
+    assert h.nack("slow", message.id, retry_after_ms=5000, throttle_key="p") is None
+    failed = h.enqueue("slow", b"y")
+    assert [message.id for message in h.receive("slow")] == [failed]
+    assert h.nack("slow", failed, error="no") is None
+    h.admin(pb.PauseRequest(throttle_key="other", duration_ms=5000))
+    h.enqueue("slow", b"z", throttle_keys=["other"])
+    restart_after(h, 1, -DAY_S * 365 * 50)
+    check_consistent(h)
+    assert h.stats("slow").delayed == 3
+    h.clock.advance(4.9)
+    assert h.receive("slow", 9) == []
+    h.clock.advance(0.1)
+    assert sorted(it.payload for it in h.receive("slow", 9)) == [b"delayed", b"x", b"y", b"z"]
+    h.clock.advance(55)
+    h.tick()
+    assert h.stats("slow").counters.timed_out == 1
+    assert h.broker.state.queues["slow"].pending == 0
+
+
+@pytest.mark.parametrize("years", [-50, 50])
+def test_a_clock_far_off_loses_nothing(h: Harness, years: int) -> None:
+    ids = {h.enqueue("q"), h.enqueue("q", delay_ms=10_000), h.enqueue("q")}
+    h.receive("q")
+    restart_after(h, 1, years * 365 * DAY_S)
+    h.clock.advance(30)
+    h.tick()
+    assert {message.id for message in h.receive("q", 9)} == ids
+
+
+LOADS_TODAY = """
+local known = { a = 1 }
+local weight = known[fila.get("mode") or "a"] + 0
+function on_enqueue(msg) return { fairness_key = "hook", weight = weight } end
+"""
+
+
+@pytest.mark.parametrize("policy", [pb.HOOK_ERROR_POLICY_UNSPECIFIED, pb.HOOK_ERROR_POLICY_REJECT])
+def test_a_script_that_no_longer_loads_does_not_keep_the_broker_from_starting(policy: int) -> None:
+    h = Harness(compile_hooks=compile_hooks(LuaConfig()))
+    h.create("other")
+    h.create("q", on_enqueue_script=LOADS_TODAY, on_hook_error=policy)
+    h.enqueue("q")
+    h.enqueue("other")
+    h.set("mode", "b")
+    h.restart()
+    assert len(h.receive("other")) == 1
+    if policy == pb.HOOK_ERROR_POLICY_REJECT:
+        with pytest.raises(HookFailed):
+            h.enqueue("q")
+    else:
+        h.enqueue("q")
+        assert {row.key for row in h.stats("q").per_key_stats} == {"hook", "default"}
+    h.set("mode", "a")
+    h.clock.advance(60)
+    h.enqueue("q")
+    check_consistent(h)
+
+
+def test_leases_are_counted_once_however_many_limits_there_are(h: Harness) -> None:
+    """What recovery looks at grows with what is stored, not with limits times leases."""
+    for number in range(300):
+        h.set(f"throttle.c{number}", "1000,1000")
+    h.set("concurrency:busy:limit", "5000")
+    h.enqueue_many("q", 3000, ["a", "b"], throttle_keys=["busy", "c1"])
+    h.open("q", credit=5000, batch=1000)
+    h.take()
+    h.restart()
+    limiters = h.broker.state.throttles.limiters
+    assert {name: limiter.in_flight for name, limiter in limiters.items()} == {
+        "busy": 1000,
+        "c1": 1000,
+    }
+    check_consistent(h)
+
+
+def test_errors_of_dead_letters_are_not_in_memory_together(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h.create("doomed", max_attempts=1)
+    for _ in range(20):
+        h.enqueue("doomed")
+    items = [NackRequest(queue="doomed", message_id=it.id) for it in h.receive("doomed", 20)]
+    h.run(Nack(0, items))
+    alive = peak = 0
+
+    class Watched:
+        """A past that notes how long it is kept."""
+
+        def __init__(self, value: bytes) -> None:
+            nonlocal alive, peak
+            self.past = Retry.FromString(value)
+            alive += 1
+            peak = max(peak, alive)
+
+        FromString = classmethod(lambda cls, value: cls(value))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.past, name)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    monkeypatch.setattr(recovery, "Retry", Watched)
+    h.restart()
+    assert h.stats("doomed.dlq").depth == 20
+    assert 1 <= peak <= 2
+
+
+def test_a_crash_in_the_middle_of_a_change_of_many_rates_gives_no_free_tokens() -> None:
+    """The change takes several turns; settings are stored in the first, buckets as it goes on."""
+    h = Harness()
+    h.create("q")
+    h.set("throttle.t*", "1,4")
+    for key in range(600):
+        h.enqueue_many("q", 4, throttle_keys=[f"t{key}"])
+    while h.receive("q", 1000):
+        pass
+    h.turn(Admin(0, pb.SetConfigRequest(key="throttle.t*", value="0.001,4")))
+    assert h.last.more
+    h.restart()
+    now_ns = h.clock.mono_ns
+    assert max(it.tokens(now_ns) for it in h.broker.state.throttles.limiters.values()) < 1e-6

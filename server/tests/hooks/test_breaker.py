@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """A failing hook rests for a while, and nobody waits for it."""
 
+import logging
+from collections.abc import Callable
+
 import pytest
 
 from fila_server.errors import HookFailed
@@ -60,9 +63,9 @@ def test_a_queue_tries_again_after_the_cooldown() -> None:
         queue.on_enqueue(BAD, 0, 0)
     assert queue.on_enqueue(BAD, 0, 10 * SECOND_NS) is None
     assert queue.on_enqueue(GOOD, 0, 19 * SECOND_NS) is None
-    assert queue.on_enqueue(GOOD, 0, 20 * SECOND_NS) == ("hook", 0, (), 1)
+    assert queue.on_enqueue(GOOD, 0, 20 * SECOND_NS) == ("hook", 1, (), 1)
     assert queue.on_enqueue(BAD, 0, 20 * SECOND_NS) is None
-    assert queue.on_enqueue(GOOD, 0, 20 * SECOND_NS) == ("hook", 0, (), 1)
+    assert queue.on_enqueue(GOOD, 0, 20 * SECOND_NS) == ("hook", 1, (), 1)
     assert queue.stats() == (2, 5, 1, False, "line 3: bad")
 
 
@@ -92,8 +95,8 @@ def test_each_hook_has_its_own_breaker() -> None:
         on_failure_script="function on_failure() error('always') end",
     )
     for _ in range(5):
-        assert queue.on_failure(GOOD, "id", 1, "", "nack", 0) is None
-    assert queue.on_enqueue(GOOD, 0, 0) == ("hook", 0, (), 1)
+        assert queue.on_failure(GOOD, "id", 1, "", "nack", 0, 0, "acme", ()) is None
+    assert queue.on_enqueue(GOOD, 0, 0) == ("hook", 1, (), 1)
     assert queue.stats() == (1, 3, 2, True, "line 1: always")
 
 
@@ -103,3 +106,42 @@ def test_a_message_the_hook_never_saw_does_not_count_against_it() -> None:
         assert queue.on_enqueue({"x": "\ud800"}, 0, 0) is None
     assert queue.stats() == (0, 5, 0, False, "a header is not valid UTF-8")
     assert queue.on_enqueue(GOOD, 0, 0) is not None
+
+
+def test_opening_and_closing_is_logged_once_each(
+    caplog: pytest.LogCaptureFixture, logged: Callable[[], list[logging.LogRecord]]
+) -> None:
+    caplog.set_level(logging.INFO)
+    queue = QueueHooks("orders", on_enqueue_script=SCRIPT)
+    for _ in range(10):
+        queue.on_enqueue({"bad": "private"}, 0, 0)
+    queue.on_enqueue({"bad": "private"}, 0, 20 * SECOND_NS)  # a trial that fails changes nothing
+    (opened,) = logged()
+    assert opened.levelno == logging.WARNING
+    assert 'on_enqueue of queue "orders" failed 3 times in a row' in opened.getMessage()
+    assert "messages go under the default key" in opened.getMessage()
+    for _ in range(3):
+        queue.on_enqueue(GOOD, 0, 40 * SECOND_NS)
+    (_, closed) = logged()
+    assert closed.levelno == logging.INFO
+    assert closed.getMessage() == 'on_enqueue of queue "orders" works again'
+    assert "private" not in caplog.text
+
+
+def test_a_failure_below_the_threshold_is_not_logged(
+    caplog: pytest.LogCaptureFixture, logged: Callable[[], list[logging.LogRecord]]
+) -> None:
+    caplog.set_level(logging.INFO)
+    queue = QueueHooks("orders", on_enqueue_script=SCRIPT)
+    for headers in (BAD, BAD, GOOD, BAD, BAD, GOOD):
+        queue.on_enqueue(headers, 0, 0)
+    assert not logged()
+
+
+def test_the_time_that_hooks_take_adds_up_failed_calls_included() -> None:
+    ticks = iter(range(0, 1000, 7))
+    queue = QueueHooks("orders", on_enqueue_script=SCRIPT, clock_ns=lambda: next(ticks))
+    assert queue.spent_ns == 0
+    queue.on_enqueue(GOOD, 0, 0)
+    queue.on_enqueue(BAD, 0, 0)
+    assert queue.spent_ns == 14

@@ -30,9 +30,9 @@ def test_queues_do_not_see_each_other() -> None:
     vandal = QueueHooks("vandal", on_enqueue_script=VANDAL, config={"k": "v"})
     after = QueueHooks("after", on_enqueue_script=VICTIM, config={"k": "v"})
     for _ in range(3):
-        assert vandal.on_enqueue({}, 0, 0) == ("vandal", 0, (), 1)
+        assert vandal.on_enqueue({}, 0, 0) == ("vandal", 1, (), 1)
         for victim in (before, after):
-            assert victim.on_enqueue({}, 0, 0) == ("ABAB2nilv", 0, (), 1)
+            assert victim.on_enqueue({}, 0, 0) == ("ABAB2nilv", 1, (), 1)
 
 
 def test_the_same_script_on_two_queues_has_two_states() -> None:
@@ -44,16 +44,16 @@ def test_the_same_script_on_two_queues_has_two_states() -> None:
       end"""
     one, two = (QueueHooks(name, on_enqueue_script=script) for name in ("one", "two"))
     one.on_enqueue({}, 0, 0)
-    assert one.on_enqueue({}, 0, 0) == ("one2", 0, (), 1)
-    assert two.on_enqueue({}, 0, 0) == ("two1", 0, (), 1)
+    assert one.on_enqueue({}, 0, 0) == ("one2", 1, (), 1)
+    assert two.on_enqueue({}, 0, 0) == ("two1", 1, (), 1)
 
 
 def test_config_of_one_queue_is_not_the_others() -> None:
     script = "function on_enqueue() return { fairness_key = fila.get('k') } end"
     one, two = (QueueHooks(name, on_enqueue_script=script) for name in ("one", "two"))
     one.set_config("k", "v")
-    assert one.on_enqueue({}, 0, 0) == ("v", 0, (), 1)
-    assert two.on_enqueue({}, 0, 0) == ("default", 0, (), 1)
+    assert one.on_enqueue({}, 0, 0) == ("v", 1, (), 1)
+    assert two.on_enqueue({}, 0, 0) == ("default", 1, (), 1)
 
 
 def test_nothing_but_bytes_and_numbers_crosses_the_border(
@@ -84,11 +84,11 @@ def test_nothing_but_bytes_and_numbers_crosses_the_border(
         return sum(isinstance(o, functions | tables) for o in gc.get_objects())
 
     queue.on_enqueue({"a": "b"}, 0, 0)
-    queue.on_failure({"a": "b"}, "id", 1, "x", "nack", 0)
+    queue.on_failure({"a": "b"}, "id", 1, "x", "nack", 0, 0, "k", ("a",))
     before = count()
     for _ in range(10):
         queue.on_enqueue({"a": "b"}, 0, 0)
-        queue.on_failure({"a": "b"}, "id", 1, "x", "nack", 0)
+        queue.on_failure({"a": "b"}, "id", 1, "x", "nack", 0, 0, "k", ("a",))
     assert count() == before
     assert "fairness_key must be a string, got function" not in queue.stats().last_error
     assert "delay_ms must be a number" in queue.stats().last_error

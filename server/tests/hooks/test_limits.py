@@ -256,4 +256,4 @@ def test_state_outlives_a_failed_call() -> None:
     queue.on_enqueue({}, 0, 0)
     with pytest.raises(HookFailed):
         queue.on_enqueue({"fail": "1"}, 0, 0)
-    assert queue.on_enqueue({}, 0, 0) == ("3", 0, (), 1)
+    assert queue.on_enqueue({}, 0, 0) == ("3", 1, (), 1)

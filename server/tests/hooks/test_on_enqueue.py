@@ -39,13 +39,13 @@ def test_all_fields_are_taken_over() -> None:
 
 @pytest.mark.parametrize("body", ["return {}", "return nil", "", "return"])
 def test_nothing_returned_means_all_defaults(body: str) -> None:
-    assert decide(body) == ("default", 0, (), 1)
+    assert decide(body) == ("default", 1, (), 1)
 
 
 @pytest.mark.parametrize(
     ("lua", "weight"),
     [
-        ("nil", 0), ("1", 1), ("1000", 1000), ("0", 1), ("-5", 1), ("1001", 1000), ("1e300", 1000),
+        ("nil", 1), ("1", 1), ("1000", 1000), ("0", 1), ("-5", 1), ("1001", 1000), ("1e300", 1000),
         ("0/0", 1), ("-(0/0)", 1), ("1/0", 1000), ("-1/0", 1), ("2.4", 2), ("2.5", 3), ("0.2", 1),
         ("999.9", 1000), ("math.maxinteger", 1000), ("math.mininteger", 1), ("'7'", 7),
         ("'0x10'", 16), ("'1e9'", 1000),
@@ -169,8 +169,8 @@ def test_headers_of_one_call_are_gone_in_the_next() -> None:
              return { fairness_key = tostring(kept.a) .. tostring(kept.b) }
            end"""
     )
-    assert queue.on_enqueue({"a": "1"}, 0, 0) == ("1nil", 0, (), 1)
-    assert queue.on_enqueue({"b": "2"}, 0, 0) == ("nil2", 0, (), 1)
+    assert queue.on_enqueue({"a": "1"}, 0, 0) == ("1nil", 1, (), 1)
+    assert queue.on_enqueue({"b": "2"}, 0, 0) == ("nil2", 1, (), 1)
 
 
 def test_config_is_read_at_the_time_of_the_call() -> None:
@@ -185,7 +185,7 @@ def test_config_is_read_at_the_time_of_the_call() -> None:
         keys.append(decision.fairness_key)
         queue.set_config(*change)
     assert keys == ["gold", "gold", "silver", "none"]
-    assert queue.on_enqueue({}, 0, 0) == ("ü\0", 0, (), 1)
+    assert queue.on_enqueue({}, 0, 0) == ("ü\0", 1, (), 1)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_config_is_there_however_it_is_reached(reach: str) -> None:
     queue = hooks(
         f"function on_enqueue() return {{ fairness_key = {reach} }} end", config={"k": "v"}
     )
-    assert queue.on_enqueue({}, 0, 0) == ("v", 0, (), 1)
+    assert queue.on_enqueue({}, 0, 0) == ("v", 1, (), 1)
     queue.set_config("k", "w")
-    assert queue.on_enqueue({}, 0, 0) == ("w", 0, (), 1)
+    assert queue.on_enqueue({}, 0, 0) == ("w", 1, (), 1)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@
 import pytest
 
 from fila_server.errors import InvalidScript
-from fila_server.hooks.decision import DELAY_MS_MAX, FailureDecision
+from fila_server.hooks.decision import FailureDecision
 from fila_server.hooks.hook import QueueHooks
+from fila_server.limits import MAX_RETRY_DELAY_MS
 
 
 def hooks(script: str) -> QueueHooks:
@@ -13,7 +14,9 @@ def hooks(script: str) -> QueueHooks:
 
 
 def decide(queue: QueueHooks, error: str = "boom", attempts: int = 1) -> FailureDecision | None:
-    return queue.on_failure({"tenant": "acme"}, "id-1", attempts, error, "nack", 0)
+    return queue.on_failure(
+        {"tenant": "acme"}, "id-1", attempts, error, "nack", 0, 12, "acme", ("eu", "smtp")
+    )
 
 
 def body(text: str) -> QueueHooks:
@@ -24,7 +27,8 @@ def test_the_message_and_the_arguments_say_the_same() -> None:
     queue = body(
         """assert(msg.headers.tenant == "acme" and msg.id == "id-1" and msg.queue == "orders")
            assert(msg.attempts == 4 and attempts == 4 and msg.error == "boom" and err == "boom")
-           assert(msg.reason == "nack" and msg.payload_size == nil)
+           assert(msg.reason == "nack" and msg.payload_size == 12 and msg.fairness_key == "acme")
+           assert(#msg.throttle_keys == 2 and table.concat(msg.throttle_keys, " ") == "eu smtp")
            return { action = "dlq" }"""
     )
     assert decide(queue, attempts=4) == ("dlq", 0)
@@ -33,14 +37,15 @@ def test_the_message_and_the_arguments_say_the_same() -> None:
 
 def test_an_expired_lease_is_told_from_a_nack() -> None:
     queue = body("return { action = msg.reason == 'expired' and 'dlq' or 'retry' }")
-    assert queue.on_failure({}, "id", 1, "lease expired", "expired", 0) == ("dlq", 0)
-    assert queue.on_failure({}, "id", 1, "boom", "nack", 0) == ("retry", 0)
+    assert queue.on_failure({}, "id", 1, "lease expired", "expired", 0, 0, "k", ()) == ("dlq", 0)
+    assert queue.on_failure({}, "id", 1, "boom", "nack", 0, 0, "k", ()) == ("retry", 0)
 
 
 @pytest.mark.parametrize(
     ("lua", "delay_ms"),
     [("nil", 0), ("1500", 1500), ("0", 0), ("-1", 0), ("1.5", 2), ("0/0", 0),
-     ("1e300", DELAY_MS_MAX), ("1/0", DELAY_MS_MAX), ("math.mininteger", 0), ("'250'", 250)],
+     ("1e300", MAX_RETRY_DELAY_MS), ("1/0", MAX_RETRY_DELAY_MS), ("math.mininteger", 0),
+     ("'250'", 250)],
 )  # fmt: skip
 def test_delays_are_rounded_and_brought_into_range(lua: str, delay_ms: int) -> None:
     queue = body(f"return {{ action = 'retry', delay_ms = {lua} }}")
@@ -115,3 +120,23 @@ def test_two_texts_are_two_states() -> None:
     queue.on_enqueue({}, 0, 0)
     assert decide(queue) is None
     assert queue.stats().failures == 0
+
+
+@pytest.mark.parametrize("keys", [(), ("a",), ("", "\0", "é" * 128), tuple("abcdefghijklmnop")])
+def test_throttle_keys_arrive_as_they_are(keys: tuple[str, ...]) -> None:
+    queue = body(
+        """local out = ""
+           for _, key in ipairs(msg.throttle_keys) do out = out .. #key .. ":" .. key end
+           error(out)"""
+    )
+    assert queue.on_failure({}, "id", 1, "", "nack", 0, 0, "k", keys) is None
+    said = "".join(f"{len(key.encode())}:{key}" for key in keys)
+    assert queue.stats().last_error == f"line 3: {said}"[:200]
+
+
+def test_as_many_throttle_keys_as_the_limits_allow_at_all() -> None:
+    queue = body("return { action = 'retry', delay_ms = #msg.throttle_keys }")
+    keys = tuple(f"{number:04}" * 1024 for number in range(256))
+    for _ in range(3):
+        decision = queue.on_failure({"a": "b"}, "id", 1, "", "nack", 0, 0, "k" * 4096, keys)
+        assert decision == ("retry", 256), queue.stats().last_error

@@ -168,8 +168,7 @@ def test_no_admitted_pattern_takes_longer_than_its_bound() -> None:
              b"[a-z]", b"$", b"()", b"^"]  # fmt: skip
     steps = PATTERN_STEPS_MAX / 5
     tried = 0
-    until = time.monotonic() + 4
-    while time.monotonic() < until:
+    while tried < 500:
         picked = rng.choices(items, k=rng.randint(1, 8))
         pattern = b"".join(item + rng.choice([b"", b"", b"*", b"+", b"-", b"?"]) for item in picked)
         if rng.random() < 0.3:
@@ -184,7 +183,6 @@ def test_no_admitted_pattern_takes_longer_than_its_bound() -> None:
         for subject in subjects(size, rng):
             taken_ns = bound.worst_ns(pattern, subject)
             assert taken_ns < steps * STEP_NS_MOST, (pattern, size, subject[:8])
-    assert tried > 100
 
 
 @pytest.mark.parametrize(

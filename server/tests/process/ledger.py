@@ -7,11 +7,13 @@ delivered and what was acked, and never asks the broker what it believes.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import fila
 from fila import Client, ConsumeMessage, EnqueueMessage
@@ -23,6 +25,19 @@ DRAIN_LIMIT_S = 60.0
 BACKLOG_MAX = 3000
 
 
+# Clocks of one machine agree, but for what its time service corrects meanwhile.
+CLOCK_ERROR = timedelta(milliseconds=20)
+
+
+@dataclass(slots=True)
+class Lease:
+    """One delivery: when it began and when it ends, on the broker's wall clock."""
+
+    began: datetime
+    ends: datetime
+    was_given_back: bool = False
+
+
 @dataclass
 class Ledger:
     """Facts by message id and by payload. A payload is unique to one intended enqueue."""
@@ -32,7 +47,7 @@ class Ledger:
     ids: dict[bytes, set[str]] = field(default_factory=dict)  # ids that a payload was seen under
     ack_sent: set[str] = field(default_factory=set)
     acked: dict[str, int] = field(default_factory=dict)  # the lease under which the ack succeeded
-    leases: dict[str, list[int]] = field(default_factory=dict)
+    leases: dict[str, dict[int, Lease]] = field(default_factory=dict)  # by token
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sending(self, payload: bytes) -> None:
@@ -48,7 +63,19 @@ class Ledger:
         with self.lock:
             assert message.payload in self.sent, "delivered what nobody sent"
             self.ids.setdefault(message.payload, set()).add(message.id)
-            self.leases.setdefault(message.id, []).append(lease(message))
+            leases = self.leases.setdefault(message.id, {})
+            assert token(message) not in leases, f"{message.id} leased twice under one token"
+            ends = message.lease_expires_at
+            assert ends is not None
+            leases[token(message)] = Lease(ends - timedelta(milliseconds=VISIBILITY_MS), ends)
+
+    def giving_back(self, message: ConsumeMessage) -> None:
+        with self.lock:
+            self.leases[message.id][token(message)].was_given_back = True
+
+    def extended(self, message: ConsumeMessage, ends: datetime) -> None:
+        with self.lock:
+            self.leases[message.id][token(message)].ends = ends
 
     def acking(self, message: ConsumeMessage) -> None:
         with self.lock:
@@ -57,7 +84,7 @@ class Ledger:
     def settled(self, message: ConsumeMessage) -> None:
         with self.lock:
             assert message.id not in self.acked, "acked twice"
-            self.acked[message.id] = lease(message)
+            self.acked[message.id] = token(message)
 
     def backlog(self) -> int:
         with self.lock:
@@ -80,10 +107,18 @@ class Ledger:
         twice = [payload for payload, ids in self.ids.items() if len(ids) > 1]
         assert not twice, f"{len(twice)} enqueues made two messages, such as {twice[0]!r}"
         for message_id, leases in self.leases.items():
-            assert len(set(leases)) == len(leases), f"{message_id} leased twice under one token"
+            for (_, earlier), (_, later) in itertools.pairwise(sorted(leases.items())):
+                assert earlier.was_given_back or earlier.ends <= later.began + CLOCK_ERROR, (
+                    f"{message_id} had two live leases: one until {earlier.ends}, another from"
+                    f" {later.began}"
+                )
+
+    def redelivered(self) -> int:
+        """How many deliveries were not the first of their message."""
+        return sum(len(leases) - 1 for leases in self.leases.values())
 
 
-def lease(message: ConsumeMessage) -> int:
+def token(message: ConsumeMessage) -> int:
     """The place of a delivery among all deliveries: tokens are numbers that only grow."""
     assert message.lease_token is not None
     return int(message.lease_token, 16)
@@ -103,6 +138,7 @@ class Traffic:
             *((self._produce_singly, n) for n in range(3)),
             (self._produce_batches, 3),
             *((self._consume, n) for n in range(4, 7)),
+            (self._poll, 7),
         ]
         self._threads = [
             threading.Thread(target=self._guard, args=job, daemon=True) for job in jobs
@@ -181,14 +217,40 @@ class Traffic:
                 except (fila.LeaseExpiredError, fila.MessageNotFoundError):
                     pass  # this consumer was slow, or an earlier ack of unknown outcome did it
 
+    def _poll(self, number: int, rng: random.Random) -> None:
+        client = self._clients[number % 2]
+        while not self._stopping.is_set():
+            try:
+                found = client.receive(
+                    QUEUE, rng.randrange(1, 40), wait_ms=200, visibility_timeout_ms=VISIBILITY_MS
+                )
+            except (fila.UnavailableError, fila.DeadlineExceededError):
+                time.sleep(0.02)
+                continue
+            for message in found:
+                self.ledger.delivered(message)
+            self._ack_together(client, found)
+
+    def _ack_together(self, client: Client, found: Sequence[ConsumeMessage]) -> None:
+        for message in found:
+            self.ledger.acking(message)
+        for message, error in zip(found, client.ack_many(found), strict=True):
+            if error is None:
+                self.ledger.settled(message)
+
     def _settle(self, message: ConsumeMessage, rng: random.Random) -> None:
         chance = rng.random()
         if chance < 0.05:
+            self.ledger.giving_back(message)
             message.nack("try again")
-        elif chance > 0.02 + 0.05:
-            self.ledger.acking(message)
-            message.ack()
-            self.ledger.settled(message)
+            return
+        if chance < 0.07:
+            return  # left to run out
+        if chance < 0.12:
+            self.ledger.extended(message, message.extend(VISIBILITY_MS))
+        self.ledger.acking(message)
+        message.ack()
+        self.ledger.settled(message)
 
 
 def drain(address: str, ledger: Ledger) -> set[str]:

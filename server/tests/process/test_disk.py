@@ -154,7 +154,8 @@ def test_a_disk_that_is_almost_full_takes_acks_only_until_it_has_space_again(
     assert client.stats("q").depth == len(faulty.confirmed)
     faulty.disarm()
     eventually(lambda: not is_refused())
-    assert "almost full" in faulty.broker.log() and "has space again" in faulty.broker.log()
+    assert "enqueues are refused" in faulty.broker.log()
+    assert "has space again" in faulty.broker.log()
     faulty.broker.kill()
     faulty.check_after_restart()
 

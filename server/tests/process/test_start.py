@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fila import Client
+from fila_server import __version__
 from server.tests.broker_process import COMMAND, READY_PREFIX, BrokerProcess, run_to_end
 
 MakeBroker = Callable[..., BrokerProcess]
@@ -69,7 +70,8 @@ def test_the_ready_line_is_all_of_the_output(tmp_path: Path) -> None:
 
 
 def test_help_and_version_and_wrong_usage() -> None:
-    for option, text in (("--help", "--data-dir"), ("--version", "0.1.0")):
+    version = f"fila-server {__version__}, core "
+    for option, text in (("--help", "--data-dir"), ("--version", version)):
         done = run_to_end(option)
         assert done.returncode == 0
         assert text in done.stdout
@@ -106,7 +108,7 @@ def test_malformed_address(tmp_path: Path, address: str) -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ("[storage]\nsink = 1\n", r"unknown setting storage.sink; the nearest is storage.sync"),
+        ("[storage]\nsynk = 1\n", r"unknown setting storage.synk; the nearest is storage.sync"),
         ("[stordge]\n", r"unknown section \[stordge\]; the nearest is \[storage\]"),
         ("sync = 'always'\n", r"sync is in no section; the nearest is storage.sync"),
         ("[storage]\nsync = 'often'\n", r"storage.sync = 'often': must be \"always\""),

@@ -8,59 +8,37 @@ step memory must equal what a restart would rebuild.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fila.v1 import admin_pb2 as pb
 from fila.v1.messages_pb2 import Message
 from fila_server.core.commands import CloseConsumer, FrameTaken
-from fila_server.core.consumer import Consumer
+from fila_server.core.wire.answers import Settled
 from fila_server.errors import (
     FilaError,
     LeaseExpired,
     MessageLeased,
     MessageNotFound,
     ParentQueueNotFound,
+    QueueNotFound,
 )
 from server.tests.core.harness import MS, Harness, S, check_consistent
+from server.tests.property.rows import Model, Row
 
 VISIBILITY_S = 30
 QUEUES = ("plain", "strict")  # strict: two attempts, delayed retries
 RETRY_DELAY_S = 5
-
-
-@dataclass
-class Row:
-    """One message as the model sees it."""
-
-    id: str
-    queue: str
-    key: str
-    payload: bytes
-    number: int
-    place: str = "pending"  # pending, delayed, leased, gone
-    attempts: int = 0
-    token: str = ""
-    deadline_ns: int = 0  # monotonic end of the lease
-    due_ns: int = 0  # monotonic end of the delay
-    expires_ns: int = 0  # monotonic end of life
-    was_extended: bool = False  # by its consumer, which must have received it then
-    was_moved: bool = False  # delivered, delayed or redriven before: FIFO no longer binds it
-
-
-@dataclass
-class Model:
-    rows: dict[str, Row] = field(default_factory=dict)
-
-    def at(self, place: str, queue: str | None = None) -> list[Row]:
-        return [
-            row
-            for row in self.rows.values()
-            if row.place == place and (queue is None or row.queue == queue)
-        ]
+SETTLEMENTS: dict[str, dict[str, Any]] = {  # of grants
+    "ack": {"ack": {}},
+    "nack": {"nack": {"error": "boom"}},
+    "release": {"nack": {"retry_after_ms": 0}},
+    "extend": {"extend": {"extend_ms": 50_000}},
+}
 
 
 class Lifecycle(RuleBasedStateMachine):
@@ -68,7 +46,8 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.h = Harness(hot_bytes=600)  # small: half of the messages are born cold
         self.model = Model()
-        self.consumer: Consumer | None = None
+        self.consumer: int | None = None
+        self.consumes = ""  # the queue that it takes from
         self.stale: list[
             tuple[str, str, str]
         ] = []  # (queue, id, token) that must not work any more
@@ -180,10 +159,10 @@ class Lifecycle(RuleBasedStateMachine):
     def collect(self) -> None:
         """Look at what the open stream was sent."""
         for consumer, grant, messages in self.h.frames:
-            if consumer is self.consumer and grant.number not in self.seen:
-                self.seen.add(grant.number)
+            if consumer == self.consumer and grant not in self.seen:
+                self.seen.add(grant)
                 for message in messages:
-                    self.delivered(consumer.queue.name, message)
+                    self.delivered(self.consumes, message)
 
     @rule(queue=st.sampled_from([*QUEUES, "strict.dlq"]), count=st.integers(1, 4))
     def receive(self, queue: str, count: int) -> None:
@@ -200,6 +179,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(QUEUES), credit=st.integers(1, 5))
     def open_stream(self, queue: str, credit: int) -> None:
         self.pass_time()
+        self.consumes = queue
         self.consumer = self.h.open(queue, credit, batch=2)
         self.collect()
 
@@ -219,9 +199,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.pass_time()
         self.collect()
         unsent = [grant for _, grant, _ in self.h.frames]
-        for grant in unsent:
+        tokens = {message.metadata.lease_token for _, _, sent in self.h.frames for message in sent}
+        for token in tokens:
             for row in self.model.at("leased"):
-                if row.token == grant.token and not row.was_extended:
+                if row.token == token and not row.was_extended:
                     self.stale.append((row.queue, row.id, row.token))
                     has_ended = 0 < row.expires_ns <= self.h.clock.mono_ns
                     row.place, row.token = "gone" if has_ended else "pending", ""
@@ -283,6 +264,42 @@ class Lifecycle(RuleBasedStateMachine):
         assert result == self.h.clock.wall_ns + seconds * S
         row.deadline_ns = self.h.clock.mono_ns + seconds * S
         row.was_extended = True
+        self.collect()
+
+    @precondition(lambda self: self.model.at("leased"))
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(sorted(SETTLEMENTS)),
+        is_counted=st.booleans(),
+    )
+    def settle_grant(self, data: st.DataObject, how: str, is_counted: bool) -> None:
+        """One token settles what is left of a frame, or all but one message of it."""
+        self.pass_time()
+        row = self.some_leased(data)
+        if row is None:
+            return
+        token, queue = row.token, row.queue
+        rows = [it for it in self.model.at("leased") if it.token == token]
+        kept = data.draw(st.sampled_from([None, *rows]))
+        rows = [it for it in rows if it is not kept]
+        result = self.h.settle(
+            queue,
+            token,
+            except_message_ids=[] if kept is None else [kept.id],
+            expected_messages=len(rows) if is_counted else 0,
+            **SETTLEMENTS[how],
+        )
+        assert isinstance(result, Settled) and result.messages == len(rows)
+        now = self.h.clock.mono_ns
+        for row in rows:
+            if how == "extend":
+                row.deadline_ns, row.was_extended = now + 50 * S, True
+            elif how == "nack":
+                self.failed(row)
+            else:
+                self.stale.append((queue, row.id, token))
+                is_gone = how == "ack" or 0 < row.expires_ns <= now
+                row.place, row.token = "gone" if is_gone else "pending", ""
         self.collect()
 
     def some_leased(self, data: st.DataObject) -> Row | None:
@@ -371,25 +388,23 @@ class Lifecycle(RuleBasedStateMachine):
         self.paused ^= {what}
         self.collect()
 
-    @rule()
-    def delete_and_recreate(self) -> None:
+    @rule(keep=st.booleans())
+    def delete_and_recreate(self, keep: bool) -> None:
         """Nothing of a deleted queue ever comes back."""
         self.pass_time()
         self.h.tick()
         self.collect()
-        self.h.admin(pb.DeleteQueueRequest(queue="strict"))
+        gone = ["strict"] if keep else ["strict", "strict.dlq"]
+        self.h.admin(pb.DeleteQueueRequest(queue="strict", keep_dead_letters=keep))
         for row in self.model.rows.values():
-            if row.queue == "strict":
+            if row.queue in gone:
                 row.place = "gone"
-        if self.consumer is not None and self.consumer.queue.name == "strict":
+        if self.consumer is not None and self.consumes == "strict":
             self.h.run(CloseConsumer(self.consumer, [g for _, g, _ in self.h.frames]))
             self.h.frames = []
             self.consumer = None
-        try:
+        with pytest.raises(ParentQueueNotFound if keep else QueueNotFound):
             self.h.admin(pb.RedriveRequest(dlq_queue="strict.dlq"))
-            raise AssertionError("redriven into a queue that does not exist")
-        except ParentQueueNotFound:
-            pass
         self.h.create("strict", max_attempts=2, retry_delay_ms=RETRY_DELAY_S * 1000)
         if "b" in self.paused:
             self.h.admin(pb.PauseRequest(queue="strict", fairness_key="b"))

@@ -6,12 +6,14 @@ other, nothing is stuck, and nothing is free after a restart.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fila.v1 import admin_pb2 as pb
+from fila_server.core.schedule.why import blockers
 from server.tests.core.harness import MS, Harness, S, check_consistent
 
 QUEUES = ("one", "two")
@@ -79,9 +81,7 @@ class Limits(RuleBasedStateMachine):
             for lane in key.lanes.values():
                 if any(it.blocked_until(lane.cost, now) for it in lane.limiters):
                     continue
-                assert lane.parked_on is not None, f"{key.name} {lane.lane_key} waits for nothing"
-                first = lane.parked_on.lines[queue].lanes[0]
-                assert first is not lane and lane.parked_on.blocked_until(first.cost, now)
+                assert blockers(lane, now), f"{key.name} {lane.lane_key} waits for nothing"
 
     @rule(share=st.floats(0, 1))
     def ack(self, share: float) -> None:
@@ -102,7 +102,7 @@ class Limits(RuleBasedStateMachine):
         for message_id, (queue, keys) in list(self.leased.items()):
             if keys:
                 del self.leased[message_id]
-                fields = {"retry_after_ms": ms, "throttle_key": keys[0]}
+                fields: dict[str, Any] = {"retry_after_ms": ms, "throttle_key": keys[0]}
                 assert self.h.nack(queue, message_id, **fields) is None
                 break
 

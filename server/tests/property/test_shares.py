@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from fila.v1 import admin_pb2 as pb
+from fila_server.config import LimitsConfig
 from server.tests.core.harness import Harness
 
 QUEUE = "work"
@@ -112,6 +113,50 @@ def test_shares_are_within_five_percent_in_a_window_of_the_backlog(weights: list
     for number, weight in enumerate(weights):
         share = weight / sum(weights)
         assert abs(served[number] / window - share) <= 0.05 * share
+
+
+# So that two or three of the larger messages fill a frame.
+SMALL_FRAMES = LimitsConfig(
+    max_payload_bytes=9000, max_header_bytes=0, max_headers=0, max_frame_bytes=21_000
+)
+sized = st.tuples(
+    st.sampled_from(KEYS),
+    st.sampled_from([(), ("smtp",)]),
+    st.sampled_from([1, 1, 100, 4000, 8000]),
+)
+
+
+def order_of_delivery(
+    messages: list[tuple[str, tuple[str, ...], int]],
+    weights: dict[str, int],
+    quantum: int,
+    limits: LimitsConfig,
+) -> list[str]:
+    h = Harness(hot_bytes=0, limits=limits)
+    h.create(QUEUE, quantum=quantum)
+    for number, (key, throttle_keys, size) in enumerate(messages):
+        terms = {"fairness_key": key, "weight": weights[key], "throttle_keys": throttle_keys}
+        h.enqueue(QUEUE, b"%04d" % number + bytes(size), **terms)
+    found = []
+    while frame := h.receive(QUEUE, 20):
+        found += [message.payload[:4].decode() for message in frame]
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    messages=st.lists(sized, max_size=60),
+    weights=st.fixed_dictionaries({key: st.integers(1, 5) for key in KEYS}),
+    quantum=st.sampled_from([1, 1, 2, 5]),
+)
+@example([("a", (), 1)] * 60 + [("b", (), 8000)] * 60, dict.fromkeys(KEYS, 1) | {"b": 3}, 1)
+@example([("a", (), 8000)] * 60 + [("b", (), 1)] * 60, dict.fromkeys(KEYS, 3) | {"b": 1}, 2)
+def test_the_order_of_delivery_does_not_depend_on_sizes(
+    messages: list[tuple[str, tuple[str, ...], int]], weights: dict[str, int], quantum: int
+) -> None:
+    """Frames are cut where they are full; what did not fit has not had its turn."""
+    cut = order_of_delivery(messages, weights, quantum, SMALL_FRAMES)
+    assert cut == order_of_delivery(messages, weights, quantum, LimitsConfig())
 
 
 @pytest.mark.parametrize("tenants", [2, 50, 10_000])

@@ -290,6 +290,30 @@ def test_runtime_settings_need_admin_on_all_queues(
         action(operator)
 
 
+def test_throttle_keys_need_admin_on_all_queues(
+    with_acl: Callable[..., tuple[str, fila.Client]],
+) -> None:
+    _, tenant = with_acl("admin:mail", "admin:mail.dlq", "produce:*", "consume:*")
+    for action in (
+        lambda: tenant.list_throttles(),
+        lambda: tenant.pause_throttle("stripe"),
+        lambda: tenant.resume_throttle("stripe"),
+    ):
+        with pytest.raises(fila.PermissionDeniedError, match="all queues"):
+            action()
+
+
+def test_deleting_a_queue_needs_admin_on_the_dead_letters_that_go_with_it(
+    with_acl: Callable[..., tuple[str, fila.Client]], root: fila.Client
+) -> None:
+    root.create_queue("bills")
+    _, client = with_acl("admin:bills")
+    with pytest.raises(fila.PermissionDeniedError, match=r'on queue "bills\.dlq"'):
+        client.delete_queue("bills")
+    client.delete_queue("bills", keep_dead_letters=True)
+    assert "bills" not in [queue.name for queue in root.list_queues()]
+
+
 def test_list_queues_shows_what_the_key_has_any_permission_on(
     with_acl: Callable[..., tuple[str, fila.Client]],
 ) -> None:

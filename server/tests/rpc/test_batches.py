@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Batches: one result per item, in order, and a bad item harms nobody but itself."""
 
+from typing import Any
+
 import grpc
 import pytest
 
@@ -83,7 +85,7 @@ def test_ack_and_nack_batches_have_a_result_per_item(wire: Wire) -> None:
         0,
     ]
     again = wire.receive(queue, 10)
-    assert [(m.payload, m.metadata.attempt_count) for m in again] == [(b"2", 1), (b"3", 0)]
+    assert [(m.payload, m.metadata.attempt_count) for m in again] == [(b"3", 0), (b"2", 1)]
 
 
 def test_extend_batch_has_a_result_per_item(wire: Wire) -> None:
@@ -149,3 +151,64 @@ def test_too_many_items(wire: Wire, request_: object) -> None:
     assert refusal.status is grpc.StatusCode.INVALID_ARGUMENT
     assert refusal.reason == "MESSAGE_TOO_LARGE"
     assert "10001" in refusal.text and "10000" in refusal.text
+
+
+@pytest.mark.parametrize("method", ["EnqueueBatch", "AckBatch", "NackBatch", "ExtendLease"])
+@pytest.mark.parametrize("first", [b"", b"\x10\x01", b"\x1b\x1c"], ids=["items", "field", "group"])
+def test_far_too_many_items_are_refused_unseen(wire: Wire, method: str, first: bytes) -> None:
+    """Two bytes are an item. Millions of them would take the broker seconds, and a gigabyte."""
+    body = first + b"\x0a\x00" * 4_000_000
+    call = wire.channel.unary_unary(f"/fila.v1.FilaService/{method}", None, None)
+    with pytest.raises(grpc.RpcError) as refused:
+        call(body, timeout=60)
+    assert "more than 10000 exceeds the limit" in str(refused.value.details())  # type: ignore[attr-defined]
+
+
+# --- Grants ---------------------------------------------------------------------------------------
+
+
+def settlement(queue: str, message: mp.Message, **fields: Any) -> sp.GrantSettlement:
+    token = message.metadata.lease_token
+    return sp.GrantSettlement(queue=queue, lease_token=token, **fields)
+
+
+def test_grants_have_a_result_per_item(wire: Wire) -> None:
+    queue = wire.queue()
+    for n in range(7):
+        wire.enqueue(queue, b"%d" % n)
+    first, second = wire.receive(queue, 4), wire.receive(queue, 3)
+    items = [
+        settlement(queue, first[0], ack=sp.GrantAck(), except_message_ids=[first[3].id]),
+        settlement(queue, first[0], ack=sp.GrantAck(), expected_messages=4),
+        settlement("nobody", first[0], ack=sp.GrantAck()),
+        settlement(queue, first[0], extend=sp.GrantExtension(extend_ms=90_000)),
+        settlement(queue, second[0], nack=sp.GrantNack(retry_after_ms=0)),
+        settlement(queue, second[0], ack=sp.GrantAck()),
+        settlement(queue, first[0]),
+    ]
+    results = wire.call(sp.SettleGrantsRequest(settlements=items)).results
+    assert [(result.messages, result.error.reason) for result in results] == [
+        (3, 0),
+        (0, REASON.ERROR_REASON_LEASE_EXPIRED),
+        (0, REASON.ERROR_REASON_QUEUE_NOT_FOUND),
+        (1, 0),
+        (3, 0),
+        (0, REASON.ERROR_REASON_LEASE_EXPIRED),
+        (0, REASON.ERROR_REASON_INVALID_ARGUMENT),
+    ]
+    ends = first[3].timestamps.lease_expires_at.ToNanoseconds()
+    assert results[3].lease_expires_at.ToNanoseconds() > ends
+    assert [message.payload for message in wire.receive(queue, 10)] == [b"4", b"5", b"6"]
+
+
+def test_messages_that_grants_except_count_towards_the_limit(wire: Wire) -> None:
+    queue = wire.queue()
+    wire.enqueue(queue)
+    (message,) = wire.receive(queue, 1)
+    for ids in (["x"] * 10_000, [""] * 500_000):
+        item = settlement(queue, message, ack=sp.GrantAck(), except_message_ids=ids)
+        refusal = wire.refusal(sp.SettleGrantsRequest(settlements=[item]))
+        assert refusal.reason == "MESSAGE_TOO_LARGE"
+    ids = ["x"] * 9999
+    item = settlement(queue, message, ack=sp.GrantAck(), except_message_ids=ids)
+    assert wire.call(sp.SettleGrantsRequest(settlements=[item])).results[0].messages == 1

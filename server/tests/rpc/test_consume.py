@@ -8,6 +8,7 @@ from typing import Any
 from fila.v1 import admin_pb2 as ap
 from fila.v1 import service_pb2 as sp
 from fila.v1.messages_pb2 import Message
+from server.tests.broker_process import BrokerProcess
 from server.tests.rpc.wire import Wire, eventually, refused
 
 KIB = 1024
@@ -60,6 +61,15 @@ def test_a_waiting_stream_gets_what_is_enqueued(wire: Wire) -> None:
         wire.ack(queue, message)
     reader.close()
     eventually(lambda: wire.stats(queue).active_consumers == 0)
+
+
+def test_an_open_stream_of_an_empty_queue_says_so_at_once(wire: Wire) -> None:
+    """A client that waits for the response's headers would hang otherwise."""
+    stream = wire.consume(wire.queue(), timeout=60)
+    assert stream.initial_metadata() is not None
+    stream.cancel()
+    refusal = refused(lambda: next(wire.consume("nobody")))
+    assert refusal.reason == "QUEUE_NOT_FOUND"
 
 
 def test_frames_hold_one_message_unless_more_are_asked_for(wire: Wire) -> None:
@@ -168,6 +178,23 @@ def test_a_stream_that_does_not_read_leases_little_and_blocks_nobody(wire: Wire)
     assert stats.counters.expired == 0
     while messages := wire.receive(queue, 3):
         assert all(message.metadata.attempt_count == 0 for message in messages)
+
+
+def leave_while_a_frame_is_written(wire: Wire) -> None:
+    queue = wire.queue()
+    for _ in range(4):
+        fill(wire, queue, 10, bytes(300_000))
+    stream = wire.consume(queue, max_batch=10)
+    next(stream)
+    eventually(lambda: wire.stats(queue).in_flight >= 30)
+    stream.cancel()
+    eventually(lambda: wire.stats(queue).active_consumers == 0)
+
+
+def test_clients_that_leave_are_nothing_to_log(broker: BrokerProcess, wire: Wire) -> None:
+    for _ in range(6):
+        leave_while_a_frame_is_written(wire)
+    assert "Traceback" not in broker.log()
 
 
 def test_deleting_a_queue_ends_its_streams(wire: Wire) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import fila
 from fila import AclEntry
 from fila_server.config import AuthConfig, Config, TlsConfig
-from fila_server.main import warn_of_exposure
+from fila_server.main import warn_of_exposure, warn_of_short_key
 from server.tests.broker_process import BrokerProcess
 
 BOOTSTRAP = "bootstrap-key-of-the-tests-0123456789"
@@ -43,7 +45,7 @@ def test_keys_outlive_the_broker_and_no_secret_does(tmp_path: Path) -> None:
             assert bad not in str(caught.value)
         assert broker.terminate() == 0
         secrets = [key.secret, gone.secret, BOOTSTRAP]
-        parts = [secret.rpartition("_")[2].encode() for secret in secrets]
+        parts = [secret.split("_", 2)[-1].encode() for secret in secrets]
         for path in tmp_path.rglob("*"):
             if path.is_file():
                 content = path.read_bytes()
@@ -81,14 +83,19 @@ def test_keys_are_not_managed_while_they_are_off(tmp_path: Path) -> None:
     ],
 )
 def test_exposure_is_warned_of(
-    caplog: pytest.LogCaptureFixture, address: str, settings: dict[str, Any], expected: list[str]
+    caplog: pytest.LogCaptureFixture,
+    logged: Callable[[], list[logging.LogRecord]],
+    address: str,
+    settings: dict[str, Any],
+    expected: list[str],
 ) -> None:
     config = Config(
         auth=AuthConfig(bootstrap_apikey=settings.get("key", "")),
         tls=TlsConfig(**dict.fromkeys(settings.get("tls", ()), "x.pem")),
     )
+    warn_of_short_key(config)
     warn_of_exposure(config, address)
-    texts = [record.getMessage() for record in caplog.records]
+    texts = [record.getMessage() for record in logged()]
     assert len(texts) == len(expected)
     assert all(part in text for part, text in zip(expected, texts, strict=True))
     assert "sh0rt" not in caplog.text

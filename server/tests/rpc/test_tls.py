@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import fila
-from fila_server.config import TlsConfig
-from fila_server.rpc.tls import server_credentials
 from server.tests.broker_process import BrokerProcess, run_to_end
+from server.tests.rpc.wire import eventually
 
 CERTS = Path(__file__).parent / "certs"
 CA = CERTS / "ca.pem"
@@ -53,16 +54,15 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process.close()
 
 
-def round_trip(broker: BrokerProcess, tls: fila.TlsOptions) -> None:
+def round_trip(broker: BrokerProcess, tls: fila.TlsOptions, queue: str = "orders") -> None:
     with fila.Client(broker.address, tls=tls, timeout=CALL_S) as client:
-        queue = client.create_queue("orders").removesuffix(".dlq")
+        client.create_queue(queue)
         client.enqueue(queue, {}, b"sealed")
         with client.consume(queue) as consumer:
             message = next(iter(consumer))
             assert message.payload == b"sealed"
             message.ack()
         client.delete_queue(queue)
-        client.delete_queue(f"{queue}.dlq")
 
 
 def is_refused(broker: BrokerProcess, tls: fila.TlsOptions | None) -> None:
@@ -197,5 +197,99 @@ def refusal(directory: Path, settings: dict[str, str]) -> str:
     return done.stderr
 
 
-def test_no_files_mean_plain_text() -> None:
-    assert server_credentials(TlsConfig()) is None
+# --- New certificates while it runs ---------------------------------------------------------------
+
+
+class Renewable:
+    """A broker on copies of the certificates, to be changed under it."""
+
+    def __init__(self, directory: Path, **files: str) -> None:
+        self.directory = directory
+        self.put(**files)
+        lines = [f'{name} = "{directory / name}"\n' for name in files]
+        self.broker = BrokerProcess(directory, config="[tls]\n" + "".join(lines))
+        self.broker.start()
+
+    def put(self, **files: str) -> None:
+        for name, file in files.items():
+            shutil.copy(CERTS / file, self.directory / name)
+
+    def reload(self) -> str:
+        """Send SIGHUP, and return the line that it adds to the log."""
+        before = len(self.broker.log().splitlines())
+        self.broker.signal(signal.SIGHUP)
+        eventually(lambda: len(self.broker.log().splitlines()) > before)
+        line: str = json.loads(self.broker.log().splitlines()[before])["message"]
+        return line
+
+    def shown(self) -> str:
+        """Return the certificate that a new connection is shown."""
+        host, _, port = self.broker.address.rpartition(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, int(port)), timeout=CALL_S) as connection,
+            context.wrap_socket(connection) as wrapped,
+        ):
+            certificate = wrapped.getpeercert(binary_form=True)
+        assert certificate is not None
+        return ssl.DER_cert_to_PEM_cert(certificate).strip()
+
+
+def pem(file: str) -> str:
+    text = (CERTS / file).read_text()
+    return text[text.index("-----BEGIN") :].strip()
+
+
+@pytest.fixture
+def renewable(tmp_path: Path) -> Iterator[Renewable]:
+    renewable = Renewable(tmp_path, cert_file="server.pem", key_file="server.key")
+    yield renewable
+    renewable.broker.close()
+
+
+def test_sighup_shows_new_certificates_to_new_connections(renewable: Renewable) -> None:
+    assert renewable.shown() == pem("server.pem")
+    with fila.Client(renewable.broker.address, tls=fila.TlsOptions(CA), timeout=CALL_S) as before:
+        before.create_queue("orders")
+        renewable.put(cert_file="stranger.pem", key_file="stranger.key")
+        assert renewable.shown() == pem("server.pem")
+        assert renewable.reload().startswith("reloaded certificates, and the log level info")
+        assert [renewable.shown() for _ in range(3)] == [pem("stranger.pem")] * 3
+        before.enqueue("orders")  # connections outlive the change
+    renewable.put(cert_file="server.pem", key_file="server.key")
+    renewable.reload()
+    round_trip(renewable.broker, fila.TlsOptions(CA, server_name="localhost"), "fresh")
+    assert renewable.broker.terminate() == 0
+
+
+def test_sighup_keeps_the_old_certificates_if_the_new_ones_do_not_fit(
+    renewable: Renewable,
+) -> None:
+    renewable.put(key_file="client.key")
+    line = renewable.reload()
+    assert line.startswith("nothing was reloaded: tls.key_file: ")
+    assert "does not belong to the certificate" in line
+    renewable.broker.config_file.write_text("")
+    line = renewable.reload()
+    assert line == "nothing was reloaded: tls.cert_file: turning TLS on or off needs a restart"
+    assert renewable.shown() == pem("server.pem")
+    assert renewable.broker.terminate() == 0
+
+
+def test_sighup_changes_whom_the_broker_trusts(tmp_path: Path) -> None:
+    files = {"cert_file": "server.pem", "key_file": "server.key", "ca_file": "ca.pem"}
+    renewable = Renewable(tmp_path, **files)
+    stranger = fila.TlsOptions(CA, CERTS / "stranger.pem", CERTS / "stranger.key")
+    try:
+        is_refused(renewable.broker, stranger)
+        renewable.put(ca_file="other_ca.pem")
+        renewable.reload()
+        round_trip(renewable.broker, stranger)
+        is_refused(
+            renewable.broker, fila.TlsOptions(CA, CERTS / "client.pem", CERTS / "client.key")
+        )
+    finally:
+        renewable.broker.close()

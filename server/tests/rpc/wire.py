@@ -31,8 +31,12 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        limit = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self.channel: Any = grpc.insecure_channel(address, options=limit)
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
+        ]
+        self.channel: Any = grpc.insecure_channel(address, options=options)
         self.service: Any = service_pb2_grpc.FilaServiceStub(self.channel)
         self.admin: Any = admin_pb2_grpc.FilaAdminStub(self.channel)
 
@@ -70,9 +74,10 @@ class Wire:
     def nack(self, queue: str, message: Message, **fields: Any) -> None:
         self.call(service_pb2.NackRequest(queue=queue, message_id=message.id, **fields))
 
-    def consume(self, queue: str, **fields: Any) -> Any:
+    def consume(self, queue: str, timeout: float | None = None, **fields: Any) -> Any:
         """Open a stream. It is an iterator of frames with a `cancel`."""
-        return self.service.Consume(service_pb2.ConsumeRequest(queue=queue, **fields))
+        request = service_pb2.ConsumeRequest(queue=queue, **fields)
+        return self.service.Consume(request, timeout=timeout)
 
     def stats(self, queue: str) -> admin_pb2.GetStatsResponse:
         response: admin_pb2.GetStatsResponse = self.call(admin_pb2.GetStatsRequest(queue=queue))

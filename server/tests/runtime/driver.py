@@ -3,30 +3,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import pytest
+
 from fila.v1 import admin_pb2, service_pb2
 from fila.v1.messages_pb2 import Message
 from fila_server.config import Config
+from fila_server.core.admin.change import Change
 from fila_server.core.clock import Now
 from fila_server.core.commands import (
     Ack,
     Admin,
-    CloseConsumer,
     Enqueue,
     Extend,
     Nack,
-    OpenConsumer,
 )
-from fila_server.core.consumer import Consumer
-from fila_server.core.intake import Intake
+from fila_server.core.wire.intake import Intake
 from fila_server.errors import FilaError, StorageFailed
 from fila_server.runtime.engine import Engine, read_clocks
 from fila_server.runtime.sink import Sink
-from fila_server.storage.api import Column, Storage, Write
+from fila_server.storage.api import Column, Space, Storage, Write
 from server.tests.core.harness import no_hooks
 
 
@@ -37,10 +38,11 @@ class Wrapped:
         self.inner = inner
         self.writes = 0
         self.syncs = 0
+        self.reserve_bytes = inner.reserve_bytes
 
-    def write(self, writes: Sequence[Write]) -> None:
+    def write(self, writes: Sequence[Write]) -> int:
         self.writes += 1
-        self.inner.write(writes)
+        return self.inner.write(writes)
 
     def sync(self) -> None:
         self.syncs += 1
@@ -52,8 +54,23 @@ class Wrapped:
     def scan(self, column: Column, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.inner.scan(column, start, end)
 
-    def free_bytes(self) -> int:
-        return self.inner.free_bytes()
+    def space(self) -> Space:
+        return self.inner.space()
+
+    def hold_reserve(self) -> None:
+        self.inner.hold_reserve()
+
+    def release_reserve(self) -> None:
+        self.inner.release_reserve()
+
+    def settle(self) -> None:
+        self.inner.settle()
+
+    def reclaim(self) -> None:
+        self.inner.reclaim()
+
+    def write_out(self) -> int:
+        return self.inner.write_out()
 
     def close(self) -> None:
         self.inner.close()
@@ -82,8 +99,9 @@ class Broken(Wrapped):
         self.kept = kept
         self.has_failed = False
 
-    def write(self, writes: Sequence[Write]) -> None:
+    def write(self, writes: Sequence[Write]) -> int:
         self._fail_at("write", lambda: self.inner.write(writes))
+        return 1
 
     def sync(self) -> None:
         self._fail_at("sync", self.inner.sync)
@@ -91,7 +109,7 @@ class Broken(Wrapped):
     def close(self) -> None:
         self.inner.close()
 
-    def _fail_at(self, call: str, act: Callable[[], None]) -> None:
+    def _fail_at(self, call: str, act: Callable[[], object]) -> None:
         if self.has_failed:
             raise StorageFailed("the store has failed before")
         self.left -= call == self.call
@@ -113,13 +131,14 @@ class Driver:
         *,
         sync: Literal["always", "interval", "never"] = "always",
         inbox_max: int = 10_000,
+        inbox_bytes: int = 64 << 20,
         clock: Callable[[], Now] = read_clocks,
     ) -> None:
         config = Config()
         self.config = replace(
             config,
             storage=replace(config.storage, sync=sync, sync_interval_ms=20),
-            scheduler=replace(config.scheduler, inbox_max=inbox_max),
+            scheduler=replace(config.scheduler, inbox_max=inbox_max, inbox_bytes=inbox_bytes),
         )
         self.storage = storage
         self.engine = Engine(self.config, storage, no_hooks, nonce=7, clock=clock)
@@ -130,7 +149,8 @@ class Driver:
         return self
 
     async def admin(self, request: Any) -> Any:
-        return await self.engine.ask(lambda ticket: Admin(ticket, request))
+        answer = await self.engine.ask(lambda ticket: Admin(ticket, request))
+        return answer.response if isinstance(answer, Change) else answer
 
     async def create(self, name: str, **config: Any) -> None:
         await self.admin(
@@ -139,28 +159,37 @@ class Driver:
 
     async def enqueue(self, queue: str, payload: bytes = b"x", **fields: Any) -> str:
         request = service_pb2.EnqueueRequest(queue=queue, payload=payload, **fields)
-        drafts = self._intake.draft(request.SerializeToString())
-        (result,) = await self.engine.ask(lambda ticket: Enqueue(ticket, drafts))
+        draft = self._intake.draft(request.SerializeToString())
+        size = len(draft[1])
+        (result,) = await self.engine.ask(lambda ticket: Enqueue(ticket, [draft]), size)
         return str(_or_raise(result))
 
+    async def enqueue_many(self, queue: str, count: int, keys: Sequence[str] = ("",)) -> None:
+        """Enqueue messages with one command; they have the fairness keys in turn."""
+        batch = service_pb2.EnqueueBatchRequest()
+        for at in range(count):
+            batch.messages.add(queue=queue, payload=b"x", fairness_key=keys[at % len(keys)])
+        drafts = self._intake.drafts(batch.SerializeToString())
+        for result in await self.engine.ask(lambda ticket: Enqueue(ticket, drafts)):
+            _or_raise(result)
+
     async def open(
-        self, queue: str, sink: Sink, credit: int = 100, visibility_ms: int = 0, once: bool = False
-    ) -> Consumer:
-        consumer: Consumer = await self.engine.ask(
-            lambda ticket: OpenConsumer(ticket, queue, credit, credit, visibility_ms, once, sink)
-        )
-        self.engine.attach(sink)
-        return consumer
+        self,
+        queue: str,
+        credit: int = 100,
+        visibility_ms: int = 0,
+        once: bool = False,
+        batch: int = 0,
+    ) -> Sink:
+        return await self.engine.open(queue, credit, batch or credit, visibility_ms, once)
 
     async def receive(self, queue: str, count: int = 1) -> list[Message]:
-        sink = Sink()
-        consumer = await self.open(queue, sink, count, once=True)
-        try:
-            frame = sink.take() or b""
-        finally:
-            self.engine.detach(sink)
-            self.engine.tell(CloseConsumer(consumer, sink.unsent()))
-        return list(service_pb2.ReceiveResponse.FromString(frame).messages)
+        sink = await self.open(queue, count, once=True)
+        frame = sink.peek()
+        if frame is not None:
+            sink.sent()
+        self.engine.close(sink)
+        return list(service_pb2.ReceiveResponse.FromString(frame or b"").messages)
 
     async def ack(self, queue: str, message_id: str) -> None:
         item = service_pb2.AckRequest(queue=queue, message_id=message_id)
@@ -188,3 +217,14 @@ def _or_raise(result: Any) -> Any:
     if isinstance(result, FilaError):
         raise result
     return result
+
+
+Start = Callable[..., Driver]  # starts an engine on a store
+
+
+async def eventually(what: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if what():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it never came to hold")

@@ -162,7 +162,7 @@ def test_large_values_are_kept_whole(store: Storage, open_store: OpenStore) -> N
 
 
 def test_free_space_is_reported(store: Storage) -> None:
-    assert store.free_bytes() > 0
+    assert store.space().free > 0
 
 
 def test_a_closed_store_refuses_everything(store: Storage) -> None:
@@ -176,7 +176,7 @@ def test_a_closed_store_refuses_everything(store: Storage) -> None:
         store.sync,
         lambda: store.get_many(MESSAGES, []),
         lambda: store.scan(MESSAGES, b"", END),
-        store.free_bytes,
+        store.space,
         lambda: next(scan),
     ]
     for call in calls:

@@ -165,8 +165,39 @@ def test_a_lost_log_is_refused_and_may_be_put_back(single: Path) -> None:
     store.close()
 
 
-def test_a_lost_watermark_only_weakens_the_check(single: Path) -> None:
-    assert after(partial(lose, names=["WATERMARK"]), single) == WRITTEN
+def empty_watermark(path: Path) -> None:
+    (path / "WATERMARK").write_bytes(b"")
+
+
+def zero_watermark(path: Path) -> None:
+    (path / "WATERMARK").write_bytes(bytes(1024))
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (partial(lose, names=["WATERMARK"]), "missing"),
+        (empty_watermark, "damaged"),
+        (zero_watermark, "damaged"),
+    ],
+)
+def test_a_watermark_that_tells_nothing_is_refused_until_the_loss_is_accepted(
+    single: Path, damage: Callable[[Path], None], what: str
+) -> None:
+    damage(single)
+    names = {entry.name for entry in single.iterdir()}
+    for _ in range(2):
+        with pytest.raises(StorageFailed) as caught:
+            RocksStorage.open(str(single))
+        assert caught.value.message.startswith(f"{single}: the file WATERMARK is {what}, so")
+        assert "--accept-data-loss" in caught.value.message
+    assert {entry.name for entry in single.iterdir()} == names
+    store = RocksStorage.open(str(single), accept_data_loss=True)
+    assert child.holds(store, SIZE) == WRITTEN
+    store.close()
+    store = RocksStorage.open(str(single))
+    assert child.holds(store, SIZE) == WRITTEN
+    store.close()
 
 
 # --- Accepting a loss -----------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_a_failed_store_refuses_everything_with_the_first_cause(store: MemorySto
         lambda: put(store, 6),
         lambda: store.get_many(Column.MESSAGES, [b"\x01"]),
         lambda: store.scan(Column.MESSAGES, b"", b"\xff"),
-        store.free_bytes,
+        store.space,
     ]
     for call in calls:
         with pytest.raises(StorageFailed, match="a sync failed"):
@@ -110,8 +110,8 @@ def test_a_sync_that_fails_at_the_close_is_reported(store: MemoryStorage) -> Non
 
 def test_free_space_is_what_the_test_says(store: MemoryStorage) -> None:
     store.free = 7
-    assert store.free_bytes() == 7
-    assert store.crash(power=False).free_bytes() == 7
+    assert store.space().free == 7
+    assert store.crash(power=False).space().free == 7
 
 
 def test_every_call_of_a_script_can_be_made_to_fail() -> None:

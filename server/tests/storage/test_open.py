@@ -13,8 +13,10 @@ from rocksdict import Options, Rdict
 
 from fila_server.errors import StorageFailed
 from fila_server.storage.api import Column
+from fila_server.storage.directory import FORMAT_VERSION
 from fila_server.storage.faults import explain
 from fila_server.storage.rocks import RocksStorage
+from fila_server.storage.watermark import Watermark
 
 RECORDS = 20_000
 
@@ -62,7 +64,7 @@ def test_missing_directories_are_made_for_the_broker_alone(tmp_path: Path) -> No
     path = tmp_path / "a" / "b" / "data"
     RocksStorage.open(str(path)).close()
     assert path.stat().st_mode & 0o777 == 0o700
-    assert (path / "FORMAT").read_text() == "1\n"
+    assert (path / "FORMAT").read_text() == f"{FORMAT_VERSION}\n"
 
 
 def test_a_relative_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +95,14 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
     assert "not a directory; set server.data_dir" in refusal(tmp_path / "file" / below)
 
 
+@pytest.mark.parametrize("place", ["/proc/fila/data", "dangling"])
+def test_a_directory_that_cannot_be_made_is_not_called_damaged(tmp_path: Path, place: str) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "deep")
+    text = refusal(tmp_path / place)
+    assert f"{tmp_path / place}: " in text and "damaged" not in text
+    assert "set server.data_dir to " in text
+
+
 @pytest.mark.parametrize("below", ["", "data"])
 def test_a_directory_without_permission_is_named(tmp_path: Path, below: str) -> None:
     closed = tmp_path / "closed"
@@ -107,9 +117,11 @@ def test_a_directory_without_permission_is_named(tmp_path: Path, below: str) -> 
 def test_a_newer_format_is_refused_before_rocksdb_sees_it(tmp_path: Path) -> None:
     path = tmp_path / "data"
     fill(path)
-    (path / "FORMAT").write_text("2\n")
+    newer = FORMAT_VERSION + 1
+    (path / "FORMAT").write_text(f"{newer}\n")
     before = {entry.name: entry.stat().st_mtime_ns for entry in path.iterdir()}
-    assert "written by a newer Fila (format 2, this one reads 1); upgrade" in refusal(path)
+    text = f"written by a newer Fila (format {newer}, this one reads {FORMAT_VERSION}); upgrade"
+    assert text in refusal(path)
     before.pop("fila.lock")
     assert before.items() <= {e.name: e.stat().st_mtime_ns for e in path.iterdir()}.items()
 
@@ -150,7 +162,9 @@ def test_a_directory_in_use_by_this_process_is_refused(tmp_path: Path) -> None:
 def test_a_directory_in_use_by_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data"
     fill(path)
-    (path / "WATERMARK").unlink()  # straight to the open for writing
+    watermark = Watermark(path / "WATERMARK", create=False)
+    watermark.reset(0)  # nothing to check: straight to the open for writing
+    watermark.close()
     stranger = Rdict(str(path), Options(raw_mode=True), _columns())
     assert "in use by another process; stop it" in refusal(path)
     stranger.close()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Bodies on their way in: bounded in bytes, and nobody who sends little waits for them.
+
+A real server with one method that answers with its request's size, and real clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from fila_server.rpc.method import Method
+from fila_server.transport.grpcio.arrivals import Arrivals
+from fila_server.transport.grpcio.rim import Rim
+from server.tests.rpc.http2 import Connection
+
+MIB = 1024 * 1024
+METHOD = "/test.Sizes/Measure"
+LIMIT_S = 60.0
+
+
+class Sizes:
+    """A server whose calls wait for a gate, and what a client of it can do."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.arrivals = Arrivals(bytes_max)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = 0
+        options = [("grpc.max_receive_message_length", 16 * MIB), ("grpc.http2.bdp_probe", 0)]
+        self.server = grpc.aio.server(options=options)
+        rim = Rim(self.arrivals)
+        handlers = rim.handlers([Method(METHOD, self._measure, bytes)])
+        self.server.add_generic_rpc_handlers((handlers,))
+        self.channels: list[Any] = []
+
+    async def _measure(self, body: bytes, context: Any) -> bytes:
+        self.begun += 1
+        await self.gate.wait()
+        return b"%d" % len(body)
+
+    async def start(self) -> None:
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        await self.server.start()
+
+    async def stop(self) -> None:
+        self.gate.set()
+        for channel in self.channels:
+            await channel.close()
+        await self.server.stop(0)
+
+    def client(self) -> Callable[[int], Any]:
+        """Return what calls with a body of a size, over a connection of its own."""
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        channel: Any = grpc.aio.insecure_channel(self.address, options=options)
+        self.channels.append(channel)
+        method = channel.unary_unary(METHOD, None, None)
+        return lambda size: method(bytes(size), timeout=LIMIT_S)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[[int], Any]]:
+    started: list[Sizes] = []
+
+    async def run(bytes_max: int) -> Sizes:
+        started.append(Sizes(bytes_max))
+        await started[-1].start()
+        return started[-1]
+
+    yield run
+    for sizes in started:
+        await sizes.stop()
+
+
+async def eventually(what: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if what():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it never came to hold")
+
+
+async def outcome(call: Any) -> str:
+    try:
+        return str((await call).decode())
+    except grpc.aio.AioRpcError as error:
+        failed: Any = error
+        assert failed.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, failed
+        return str(dict(failed.trailing_metadata())["fila-reason"])
+
+
+async def test_a_body_takes_up_its_bytes_until_the_answer(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    sizes.gate.clear()
+    call = sizes.client()(1000)
+    await eventually(lambda: sizes.begun == 1)
+    assert sizes.arrivals.taken == 1000
+    sizes.gate.set()
+    assert await outcome(call) == "1000"
+    assert sizes.arrivals.taken == 0
+
+
+async def test_bodies_beyond_the_budget_are_refused_and_small_ones_are_not(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    sizes.gate.clear()
+    calls = [sizes.client()(3 * MIB) for _ in range(5)]
+    refused = asyncio.gather(*(outcome(call) for call in calls))
+    await eventually(lambda: sum(call.done() for call in calls) >= 3)
+    small = sizes.client()(1000)
+    await eventually(lambda: sizes.begun == 3)
+    assert sizes.arrivals.taken <= 8 * MIB
+    sizes.gate.set()
+    assert await outcome(small) == "1000"
+    assert sorted(await refused) == [str(3 * MIB)] * 2 + ["OVERLOADED"] * 3
+    assert sizes.arrivals.taken == 0
+
+
+async def test_whoever_sent_a_large_body_waits_for_room_with_the_next(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    clients = [sizes.client() for _ in range(6)]
+    for client in clients:
+        assert await outcome(client(3 * MIB)) == str(3 * MIB)
+    sizes.gate.clear()
+    sizes.begun = 0
+    calls = [asyncio.ensure_future(outcome(client(3 * MIB))) for client in clients]
+    await eventually(lambda: sizes.begun == 2)
+    await asyncio.sleep(0.3)  # the others stay with their clients
+    assert (sizes.begun, sizes.arrivals.taken) == (2, 6 * MIB)
+    sizes.gate.set()
+    assert await asyncio.gather(*calls) == [str(3 * MIB)] * 6
+    assert sizes.arrivals.taken == 0
+
+
+async def test_one_body_passes_whatever_its_size(start: Any) -> None:
+    sizes = await start(MIB)
+    client = sizes.client()
+    for _ in range(3):
+        assert await outcome(client(5 * MIB)) == str(5 * MIB)
+    assert sizes.arrivals.taken == 0
+
+
+async def test_callers_that_leave_give_their_room_back(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    client = sizes.client()
+    await outcome(client(3 * MIB))
+    sizes.gate.clear()
+    sizes.begun = 0
+    calls = [client(3 * MIB) for _ in range(5)]
+    await eventually(lambda: sizes.begun == 2)
+    for call in calls:
+        call.cancel()
+    await eventually(lambda: sizes.arrivals.taken == 0)
+    sizes.gate.set()
+    assert await outcome(client(3 * MIB)) == str(3 * MIB)
+
+
+async def test_bodies_that_stop_halfway_are_refused_beyond_some(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    connections = [Connection(sizes.address) for _ in range(30)]
+    try:
+        for connection in connections:
+            stream = connection.call(METHOD)
+            connection.begin_message(stream, MIB)
+            connection.send(stream, 1000)
+
+        def ended() -> int:
+            for connection in connections:
+                connection.pump(0.001)
+            return sum(bool(connection.ended) for connection in connections)
+
+        await eventually(lambda: ended() == 18)
+        assert sizes.arrivals.taken == 12 * (8 * MIB // 16)  # what large bodies may take up
+        assert await outcome(sizes.client()(1000)) == "1000"
+    finally:
+        for connection in connections:
+            connection.close()
+    await eventually(lambda: sizes.arrivals.taken == 0)
+
+
+async def test_a_call_without_a_request(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    sizes.client()
+    method = sizes.channels[0].stream_unary(METHOD, None, None)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await method(iter(()), timeout=LIMIT_S)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
