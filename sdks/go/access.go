@@ -5,10 +5,8 @@
 package fila
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/faiscadev/fila/sdks/go/internal/filapb"
@@ -75,10 +73,10 @@ func (c *Client) CreateAPIKey(ctx context.Context, key APIKeyRequest) (NewAPIKey
 		return NewAPIKey{}, err
 	}
 	request := &filapb.CreateApiKeyRequest{
-		Name:       key.Name,
-		ExpiresAt:  timestamp(key.ExpiresAt),
-		Superadmin: key.IsSuperadmin,
-		Acl:        entries,
+		Name:        key.Name,
+		ExpiresAtMs: expiry(key.ExpiresAt),
+		Superadmin:  key.IsSuperadmin,
+		Acl:         entries,
 	}
 	answer, err := once(ctx, c.connection, c.connection.admin.CreateApiKey, request, subject{})
 	return NewAPIKey{KeyID: answer.GetKeyId(), Secret: answer.GetSecret()}, err
@@ -126,28 +124,32 @@ func (c *Client) GetACL(ctx context.Context, keyID string) (ACL, error) {
 	}, nil
 }
 
-func aclEntries(acl []ACLEntry) ([]*filapb.AclEntry, error) {
-	entries := make([]*filapb.AclEntry, len(acl))
+// expiry is 0 for a key that never expires, and never 0 for one that does.
+func expiry(at time.Time) uint64 {
+	if at.IsZero() {
+		return 0
+	}
+	return uint64(max(at.UnixMilli(), 1))
+}
+
+func aclEntries(acl []ACLEntry) ([]*filapb.AclPermission, error) {
+	entries := make([]*filapb.AclPermission, len(acl))
 	for i, entry := range acl {
-		name := enumName("PERMISSION_", string(entry.Permission))
-		number := filapb.Permission_value[name]
-		if number == 0 {
+		switch entry.Permission {
+		case PermissionProduce, PermissionConsume, PermissionAdmin:
+		default:
 			text := fmt.Sprintf("%q is not a permission", entry.Permission)
 			return nil, invalid(text, subject{})
 		}
-		entries[i] = &filapb.AclEntry{
-			Permission: filapb.Permission(number), Pattern: entry.Pattern,
+		entries[i] = &filapb.AclPermission{
+			Kind: string(entry.Permission), Pattern: entry.Pattern,
 		}
 	}
 	return entries, nil
 }
 
-func readACLEntry(raw *filapb.AclEntry) ACLEntry {
-	number := int32(raw.GetPermission())
-	name := enumValue("PERMISSION_", filapb.Permission_name, number)
-	// A permission that a newer broker knows stays readable, by its number.
-	permission := Permission(cmp.Or(name, strconv.Itoa(int(number))))
-	return ACLEntry{Permission: permission, Pattern: raw.GetPattern()}
+func readACLEntry(raw *filapb.AclPermission) ACLEntry {
+	return ACLEntry{Permission: Permission(raw.GetKind()), Pattern: raw.GetPattern()}
 }
 
 func readKeyInfo(raw *filapb.ApiKeyInfo) APIKeyInfo {

@@ -8,6 +8,8 @@ package fila
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -48,12 +50,28 @@ func (c *Client) UpdateQueue(
 	return readConfig(answer.GetConfig()), nil
 }
 
-// DeleteQueue removes a queue and everything in it.
-func (c *Client) DeleteQueue(ctx context.Context, queue string) error {
+// DeleteQueue removes a queue with everything in it and its dead letters, and returns how many
+// went.
+func (c *Client) DeleteQueue(
+	ctx context.Context, queue string, options ...DeleteOption,
+) (DeletedQueue, error) {
 	request := &filapb.DeleteQueueRequest{Queue: queue}
+	for _, option := range options {
+		option(request)
+	}
 	about := subject{queue: queue}
-	_, err := once(ctx, c.connection, c.connection.admin.DeleteQueue, request, about)
-	return err
+	answer, err := once(ctx, c.connection, c.connection.admin.DeleteQueue, request, about)
+	return DeletedQueue{
+		Messages: answer.GetMessages(), DeadLetters: answer.GetDeadLetters(),
+	}, err
+}
+
+// DeleteOption is a choice about one deletion.
+type DeleteOption func(*filapb.DeleteQueueRequest)
+
+// WithDeadLettersKept leaves the dead-letter queue in place.
+func WithDeadLettersKept() DeleteOption {
+	return func(request *filapb.DeleteQueueRequest) { request.KeepDeadLetters = true }
 }
 
 // ListQueues returns all queues by name.
@@ -206,9 +224,21 @@ func (c *Client) explain(
 	return readExplanation(answer), nil
 }
 
-// SetConfig sets one entry, in force at once; limits such as throttle:<key>:rate are entries.
+// SetConfig sets one entry, in force at once; limits such as throttle:<key>:rate are entries. An
+// empty value removes the entry.
 func (c *Client) SetConfig(ctx context.Context, key, value string) error {
 	request := &filapb.SetConfigRequest{Key: key, Value: value}
+	_, err := repeatedly(ctx, c.connection, c.connection.admin.SetConfig, request, subject{})
+	return err
+}
+
+// SetConfigAll sets several entries together, all or none; an empty value removes its entry.
+func (c *Client) SetConfigAll(ctx context.Context, entries map[string]string) error {
+	request := &filapb.SetConfigRequest{}
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		entry := &filapb.ConfigEntry{Key: key, Value: entries[key]}
+		request.Entries = append(request.Entries, entry)
+	}
 	_, err := repeatedly(ctx, c.connection, c.connection.admin.SetConfig, request, subject{})
 	return err
 }

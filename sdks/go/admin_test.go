@@ -67,7 +67,9 @@ var plainConfig = fila.QueueConfig{
 func TestCreateQueueSendsEverySetting(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
-	b.script("CreateQueue", replyWith(&filapb.CreateQueueResponse{DeadLetterQueue: "orders.dlq"}))
+	b.script("CreateQueue", replyWith(&filapb.CreateQueueResponse{
+		QueueId: "orders", DeadLetterQueue: "orders.dlq",
+	}))
 	name, err := client.CreateQueue(t.Context(), "orders", allSettings...)
 	check(t, err)
 	equal(t, "dead-letter queue", name, "orders.dlq")
@@ -137,8 +139,8 @@ func TestReadsFailWithTheBrokersReason(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
 	for _, method := range []string{
-		"UpdateQueue", "ListQueues", "Peek", "Explain", "ListConfig", "ListApiKeys", "GetAcl",
-		"ExtendLease",
+		"UpdateQueue", "ListQueues", "Peek", "Explain", "ListConfig", "ListThrottles",
+		"ListApiKeys", "GetAcl", "ExtendLease",
 	} {
 		b.script(method, refuse(codes.PermissionDenied, "not yours", "PERMISSION_DENIED"))
 	}
@@ -149,6 +151,7 @@ func TestReadsFailWithTheBrokersReason(t *testing.T) {
 	_, failures["Peek"] = client.Peek(ctx, "q", fila.PeekQuery{})
 	_, failures["Explain"] = client.ExplainKey(ctx, "q", "k")
 	_, failures["ListConfig"] = client.ListConfig(ctx, "")
+	_, failures["ListThrottles"] = client.ListThrottles(ctx, fila.ThrottleFilter{})
 	_, failures["ListApiKeys"] = client.ListAPIKeys(ctx)
 	_, failures["GetAcl"] = client.GetACL(ctx, "k")
 	_, failures["ExtendLease"] = client.Extend(ctx, "q", "m", "", 0)
@@ -161,18 +164,74 @@ func TestQueuesAreListedAndDeleted(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
 	b.script("ListQueues", replyWith(&filapb.ListQueuesResponse{Queues: []*filapb.QueueInfo{{
-		Name: "orders.dlq", Depth: 1, InFlight: 2, ActiveConsumers: 3, Delayed: 4, Paused: true,
-		DeadLetterOf: "orders",
+		Name: "orders.dlq", Depth: 1, InFlight: 2, ActiveConsumers: 3, LeaderNodeId: 4,
+		Paused: true, DeadLetterOf: "orders", Delayed: 5,
 	}}}))
-	b.script("DeleteQueue", replyWith(&filapb.DeleteQueueResponse{}))
+	b.script("DeleteQueue", replyWith(&filapb.DeleteQueueResponse{Messages: 3, DeadLetters: 2}))
 	queues, err := client.ListQueues(t.Context())
 	check(t, err)
 	wantValue(t, queues, []fila.QueueInfo{{
-		Name: "orders.dlq", Depth: 1, InFlight: 2, ActiveConsumers: 3, Delayed: 4, IsPaused: true,
-		DeadLetterOf: "orders",
+		Name: "orders.dlq", Depth: 1, InFlight: 2, ActiveConsumers: 3, LeaderNodeID: 4,
+		IsPaused: true, DeadLetterOf: "orders", Delayed: 5,
 	}})
-	check(t, client.DeleteQueue(t.Context(), "orders"))
+	gone, err := client.DeleteQueue(t.Context(), "orders")
+	check(t, err)
+	wantValue(t, gone, fila.DeletedQueue{Messages: 3, DeadLetters: 2})
 	wantRequest(t, b, "DeleteQueue", &filapb.DeleteQueueRequest{Queue: "orders"})
+	_, err = client.DeleteQueue(t.Context(), "orders", fila.WithDeadLettersKept())
+	check(t, err)
+	kept := b.seenOf("DeleteQueue")[1].request.(*filapb.DeleteQueueRequest)
+	equal(t, "kept", kept.GetKeepDeadLetters(), true)
+}
+
+var (
+	wireThrottle = &filapb.PerThrottleKeyStats{
+		Key: "mail", Tokens: 1.5, RatePerSecond: 2.5, Burst: 3.5, Passed: 4, Blocked: 5,
+		ConcurrencyLimit: 6, InFlight: 7, PausedUntil: timestamp, Waiting: 8,
+		PassedPerSecond: 9.5, BlockedPerSecond: 10.5, Pattern: "mai*", Unset: true, Paused: true,
+	}
+	plainThrottle = fila.ThrottleKeyStats{
+		Key: "mail", Tokens: 1.5, RatePerSecond: 2.5, Burst: 3.5, Passed: 4, Blocked: 5,
+		ConcurrencyLimit: 6, InFlight: 7, PausedUntil: moment, Waiting: 8,
+		PassedPerSecond: 9.5, BlockedPerSecond: 10.5, Pattern: "mai*", IsUnset: true,
+		IsPaused: true,
+	}
+	wireFailures = []*filapb.Failure{
+		{FailedAt: timestamp, Cause: filapb.FailureCause_FAILURE_CAUSE_EXPIRED, Error: "late"},
+		{Cause: 99},
+	}
+	plainFailures = []fila.Failure{
+		{FailedAt: moment, Cause: fila.FailureExpired, Error: "late"}, {},
+	}
+)
+
+func TestThrottleKeysAreListedPausedAndResumed(t *testing.T) {
+	b := startBroker(t)
+	client := newClient(t, b.target)
+	b.script("ListThrottles", replyWith(&filapb.ListThrottlesResponse{
+		Throttles: []*filapb.PerThrottleKeyStats{wireThrottle}, TotalCount: 7,
+	}))
+	b.script("Pause", replyWith(&filapb.PauseResponse{}))
+	b.script("Resume", replyWith(&filapb.ResumeResponse{}))
+	filter := fila.ThrottleFilter{Prefix: "mail", IsUnset: true, Limit: 1}
+	page, err := client.ListThrottles(t.Context(), filter)
+	check(t, err)
+	wantValue(t, page, fila.ThrottlePage{
+		Throttles: []fila.ThrottleKeyStats{plainThrottle}, TotalCount: 7,
+	})
+	check(t, client.PauseThrottle(t.Context(), "stripe", time.Minute))
+	check(t, client.ResumeThrottle(t.Context(), "stripe"))
+	wantRequest(t, b, "ListThrottles", &filapb.ListThrottlesRequest{
+		Prefix: "mail", Unset: true, Limit: 1,
+	})
+	wantRequest(t, b, "Pause", &filapb.PauseRequest{ThrottleKey: "stripe", DurationMs: 60_000})
+	wantRequest(t, b, "Resume", &filapb.ResumeRequest{ThrottleKey: "stripe"})
+	check(t, client.PauseThrottle(t.Context(), "stripe", 0))
+	open := b.seenOf("Pause")[1].request.(*filapb.PauseRequest)
+	equal(t, "until resumed", open.GetDurationMs(), 0)
+	err = client.PauseThrottle(t.Context(), "stripe", -time.Second)
+	equal(t, "text", wantKind(t, err, fila.ErrInvalidArgument).Error(),
+		"pause must not be negative, got -1s")
 }
 
 func TestStatsReportEverything(t *testing.T) {
@@ -183,12 +242,9 @@ func TestStatsReportEverything(t *testing.T) {
 		PerKeyStats: []*filapb.PerFairnessKeyStats{{
 			Key: "acme", PendingCount: 1, CurrentDeficit: -2, Weight: 3, Delivered: 4,
 			Throttled: 5, Paused: true,
-		}},
-		PerThrottleStats: []*filapb.PerThrottleKeyStats{{
-			Key: "mail", Tokens: 1.5, RatePerSecond: 2.5, Burst: 3.5, Passed: 4, Blocked: 5,
-			ConcurrencyLimit: 6, InFlight: 7, PausedUntil: timestamp, Waiting: 8,
-		}},
-		Delayed: 8, Paused: true,
+		}, {Key: "zeta", RoundPosition: proto.Uint32(0)}},
+		PerThrottleStats: []*filapb.PerThrottleKeyStats{wireThrottle},
+		Delayed:          8, Paused: true, LeaderNodeId: 9, ReplicationCount: 10, RoundKey: "zeta",
 		Counters: &filapb.QueueCounters{
 			Enqueued: 1, Delivered: 2, Acked: 3, Nacked: 4, Expired: 5, DeadLettered: 6,
 			TimedOut: 7, Duplicates: 8,
@@ -207,12 +263,9 @@ func TestStatsReportEverything(t *testing.T) {
 		PerKey: []fila.FairnessKeyStats{{
 			Key: "acme", PendingCount: 1, CurrentDeficit: -2, Weight: 3, Delivered: 4,
 			Throttled: 5, IsPaused: true,
-		}},
-		PerThrottle: []fila.ThrottleKeyStats{{
-			Key: "mail", Tokens: 1.5, RatePerSecond: 2.5, Burst: 3.5, Passed: 4, Blocked: 5,
-			ConcurrencyLimit: 6, InFlight: 7, PausedUntil: moment, Waiting: 8,
-		}},
-		Delayed: 8, IsPaused: true,
+		}, {Key: "zeta", RoundPosition: proto.Uint32(0)}},
+		PerThrottle: []fila.ThrottleKeyStats{plainThrottle},
+		Delayed:     8, IsPaused: true, LeaderNodeID: 9, ReplicationCount: 10, RoundKey: "zeta",
 		Counters: fila.QueueCounters{
 			Enqueued: 1, Delivered: 2, Acked: 3, Nacked: 4, Expired: 5, DeadLettered: 6,
 			TimedOut: 7, Duplicates: 8,
@@ -233,9 +286,11 @@ func TestStatsReportEverything(t *testing.T) {
 func TestPeekShowsMessages(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
+	failed := proto.CloneOf(frame("m-1").GetMessages()[0])
+	failed.Metadata.Failures = wireFailures
 	b.script("Peek", replyWith(&filapb.PeekResponse{
 		Messages: []*filapb.PeekedMessage{{
-			Message: frame("m-1").GetMessages()[0], Position: 5,
+			Message: failed, Position: 5,
 			State: filapb.MessageState_MESSAGE_STATE_LEASED,
 		}, {Message: frame("m-2").GetMessages()[0], State: 99}},
 		NextPosition: 6, EndPosition: 9,
@@ -252,6 +307,7 @@ func TestPeekShowsMessages(t *testing.T) {
 	equal(t, "next", page.NextPosition, 6)
 	equal(t, "end", page.EndPosition, 9)
 	equal(t, "id", page.Messages[0].Message.ID, "m-1")
+	wantValue(t, page.Messages[0].Message.Failures, plainFailures)
 	equal(t, "state", page.Messages[0].State, fila.StateLeased)
 	equal(t, "position", page.Messages[0].Position, 5)
 	equal(t, "state of a newer broker", page.Messages[1].State, "")
@@ -298,7 +354,8 @@ func TestExplainSaysWhy(t *testing.T) {
 			Until: timestamp, Count: 1, Limit: 2,
 		}},
 		EstimatedAt: timestamp, FairnessKey: "acme", PendingCount: 3, Ahead: 4,
-		State: filapb.MessageState_MESSAGE_STATE_PENDING,
+		State:    filapb.MessageState_MESSAGE_STATE_PENDING,
+		Failures: wireFailures, UnsetThrottleKeys: []string{"mail", "sms"},
 	}))
 	explanation, err := client.ExplainMessage(t.Context(), "orders", "m-1")
 	check(t, err)
@@ -310,7 +367,8 @@ func TestExplainSaysWhy(t *testing.T) {
 			Limit: 2,
 		}},
 		EstimatedAt: moment, FairnessKey: "acme", PendingCount: 3, Ahead: 4,
-		State: fila.StatePending,
+		State:    fila.StatePending,
+		Failures: plainFailures, UnsetThrottleKeys: []string{"mail", "sms"},
 	})
 	_, err = client.ExplainKey(t.Context(), "orders", "acme")
 	check(t, err)
@@ -357,6 +415,13 @@ func TestConfigIsSetReadListedAndDeleted(t *testing.T) {
 	check(t, err)
 	wantValue(t, entries, map[string]string{"a": "1", "b": "2"})
 	wantRequest(t, b, "SetConfig", &filapb.SetConfigRequest{Key: "k", Value: "v"})
+	all := map[string]string{"throttle:mail:rate": "5", "throttle:mail:burst": ""}
+	check(t, client.SetConfigAll(t.Context(), all))
+	together := b.seenOf("SetConfig")[1].request
+	want := &filapb.SetConfigRequest{Entries: []*filapb.ConfigEntry{
+		{Key: "throttle:mail:burst"}, {Key: "throttle:mail:rate", Value: "5"},
+	}}
+	equal(t, "set together", proto.Equal(together, want), true)
 	wantRequest(t, b, "GetConfig", &filapb.GetConfigRequest{Key: "k"})
 	wantRequest(t, b, "DeleteConfig", &filapb.DeleteConfigRequest{Key: "k"})
 	wantRequest(t, b, "ListConfig", &filapb.ListConfigRequest{Prefix: "p"})
@@ -368,11 +433,9 @@ func TestAPIKeysAndTheirPermissions(t *testing.T) {
 	b.script("CreateApiKey", replyWith(&filapb.CreateApiKeyResponse{KeyId: "k", Secret: "s3cret"}))
 	b.script("RevokeApiKey", replyWith(&filapb.RevokeApiKeyResponse{}))
 	b.script("SetAcl", replyWith(&filapb.SetAclResponse{}))
-	wire := []*filapb.AclEntry{{
-		Permission: filapb.Permission_PERMISSION_PRODUCE, Pattern: "orders.*",
-	}}
+	wire := []*filapb.AclPermission{{Kind: "produce", Pattern: "orders.*"}}
 	b.script("GetAcl", replyWith(&filapb.GetAclResponse{
-		Acl: append(wire, &filapb.AclEntry{Permission: 9, Pattern: "*"}), Superadmin: true,
+		Acl: append(wire, &filapb.AclPermission{Kind: "own", Pattern: "*"}), Superadmin: true,
 	}))
 	b.script("ListApiKeys", replyWith(&filapb.ListApiKeysResponse{Keys: []*filapb.ApiKeyInfo{{
 		KeyId: "k", Name: "n", CreatedAt: timestamp, Superadmin: true, Acl: wire,
@@ -390,7 +453,7 @@ func TestAPIKeysAndTheirPermissions(t *testing.T) {
 	check(t, client.SetACL(t.Context(), "k", acl))
 	found, err := client.GetACL(t.Context(), "k")
 	check(t, err)
-	newer := fila.ACLEntry{Permission: "9", Pattern: "*"}
+	newer := fila.ACLEntry{Permission: "own", Pattern: "*"}
 	wantValue(t, found, fila.ACL{Entries: append(acl, newer), IsSuperadmin: true})
 	keys, err := client.ListAPIKeys(t.Context())
 	check(t, err)
@@ -398,8 +461,15 @@ func TestAPIKeysAndTheirPermissions(t *testing.T) {
 		KeyID: "k", Name: "n", CreatedAt: moment, IsSuperadmin: true, ACL: acl,
 	}})
 	wantRequest(t, b, "CreateApiKey", &filapb.CreateApiKeyRequest{
-		Name: "n", ExpiresAt: timestamp, Superadmin: true, Acl: wire,
+		Name: "n", ExpiresAtMs: 1_700_000_000_123, Superadmin: true, Acl: wire,
 	})
+	long, never := fila.APIKeyRequest{ExpiresAt: time.Unix(0, 0)}, fila.APIKeyRequest{}
+	for i, key := range []fila.APIKeyRequest{long, never} {
+		_, err = client.CreateAPIKey(t.Context(), key)
+		check(t, err)
+		sent := b.seenOf("CreateApiKey")[i+1].request.(*filapb.CreateApiKeyRequest)
+		equal(t, "long past is not never", sent.GetExpiresAtMs(), uint64(1-i))
+	}
 	wantRequest(t, b, "RevokeApiKey", &filapb.RevokeApiKeyRequest{KeyId: "k"})
 	wantRequest(t, b, "SetAcl", &filapb.SetAclRequest{KeyId: "k", Acl: wire})
 	wantRequest(t, b, "GetAcl", &filapb.GetAclRequest{KeyId: "k"})

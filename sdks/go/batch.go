@@ -139,6 +139,14 @@ func firstBatch(items []item) int {
 func sendMany[R any](
 	ctx context.Context, c *connection, send batch[R], items []item,
 ) []outcome[R] {
+	found, _ := sendAll(ctx, c, send, items)
+	return found
+}
+
+// sendAll is sendMany that also says what a request failed with.
+func sendAll[R any](
+	ctx context.Context, c *connection, send batch[R], items []item,
+) ([]outcome[R], error) {
 	found := make([]outcome[R], 0, len(items))
 	trace := traceOf(ctx)
 	for len(items) > 0 {
@@ -146,12 +154,12 @@ func sendMany[R any](
 		answers, err := sendOne(ctx, c, send, items[:count], trace)
 		if err != nil {
 			found = failed(found, items[:count], err)
-			return failed(found, items[count:], notSentAfter(err))
+			return failed(found, items[count:], notSentAfter(err)), err
 		}
 		found = append(found, answers...)
 		items = items[count:]
 	}
-	return found
+	return found, nil
 }
 
 func sendOne[R any](

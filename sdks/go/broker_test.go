@@ -277,6 +277,12 @@ func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.
 	return client
 }
 
+// deleteQueue is a call that is only looked at for its error.
+func deleteQueue(ctx context.Context, client *fila.Client, queue string) error {
+	_, err := client.DeleteQueue(ctx, queue)
+	return err
+}
+
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {

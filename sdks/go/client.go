@@ -52,7 +52,7 @@ func NewClient(target string, options ...ClientOption) (*Client, error) {
 	return &Client{
 		connection: opened,
 		enqueues:   newCoalescer(enqueueBatch, opened),
-		acks:       newCoalescer(ackBatch, opened),
+		acks:       newCoalescer(ackTogether, opened),
 		nacks:      newCoalescer(nackBatch, opened),
 		extensions: newCoalescer(extendBatch, opened),
 		consumers:  map[*Consumer]struct{}{},
@@ -206,7 +206,7 @@ func (c *Client) Receive(
 	}
 	messages := make([]*ConsumeMessage, len(answer.GetMessages()))
 	for i, raw := range answer.GetMessages() {
-		messages[i] = c.readDelivered(raw)
+		messages[i] = c.readDelivered(raw, len(messages))
 	}
 	return messages, nil
 }
@@ -217,7 +217,13 @@ func (c *Client) Receive(
 // of an earlier delivery. With an empty token the message id alone decides. Never sent twice: after
 // ErrUnavailable the message is gone, or comes back when its lease ends.
 func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) error {
-	what, err := ackItem(subject{queue, messageID}, leaseToken)
+	return c.ack(ctx, subject{queue, messageID}, leaseToken, 0)
+}
+
+func (c *Client) ack(
+	ctx context.Context, about subject, leaseToken string, frameSize int,
+) error {
+	what, err := ackItem(about, leaseToken, frameSize)
 	if err != nil {
 		return err
 	}
@@ -250,11 +256,11 @@ func (c *Client) Extend(
 	return submit(ctx, c.extensions, what)
 }
 
-// AckMany acks many messages; nil or an error for each, in order. An error beside them means that
-// nothing was sent.
+// AckMany acks many messages; nil or an error for each, in order. Those that came together, and are
+// acked together, travel as one. An error beside them means that nothing was sent.
 func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]error, error) {
-	return c.settleMany(ctx, ackBatch, messages, func(m *ConsumeMessage) (item, error) {
-		return ackItem(m.subject(), m.LeaseToken)
+	return c.settleMany(ctx, ackMany, messages, func(m *ConsumeMessage) (item, error) {
+		return ackItem(m.subject(), m.LeaseToken, m.frameSize)
 	})
 }
 
@@ -263,13 +269,19 @@ func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]err
 func (c *Client) NackMany(
 	ctx context.Context, messages []*ConsumeMessage, why string,
 ) ([]error, error) {
-	return c.settleMany(ctx, nackBatch, messages, func(m *ConsumeMessage) (item, error) {
+	return c.settleMany(ctx, nackMany, messages, func(m *ConsumeMessage) (item, error) {
 		return nackItem(m.subject(), m.LeaseToken, why, nil)
 	})
 }
 
+func nackMany(ctx context.Context, c *connection, items []item) []outcome[struct{}] {
+	return sendMany(ctx, c, nackBatch, items)
+}
+
 func (c *Client) settleMany(
-	ctx context.Context, send batch[struct{}], messages []*ConsumeMessage,
+	ctx context.Context,
+	send func(context.Context, *connection, []item) []outcome[struct{}],
+	messages []*ConsumeMessage,
 	encode func(*ConsumeMessage) (item, error),
 ) ([]error, error) {
 	items := make([]item, len(messages))
@@ -284,7 +296,7 @@ func (c *Client) settleMany(
 		return nil, clientClosed(subject{})
 	}
 	errs := make([]error, len(items))
-	for i, found := range sendMany(ctx, c.connection, send, items) {
+	for i, found := range send(ctx, c.connection, items) {
 		errs[i] = found.err
 	}
 	return errs, nil

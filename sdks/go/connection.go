@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -56,6 +57,9 @@ type connection struct {
 	grpc    *grpc.ClientConn
 	service filapb.FilaServiceClient
 	admin   filapb.FilaAdminClient
+
+	// hasNoGrants is set once the broker has said that it knows no SettleGrants.
+	hasNoGrants atomic.Bool
 
 	// alive ends when the client is closed, and with it whatever waits.
 	alive context.Context

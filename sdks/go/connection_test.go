@@ -109,7 +109,7 @@ func TestCallWhoseTimeIsUpIsNotSent(t *testing.T) {
 	equal(t, "text", failure.Error(), "the deadline passed before the request was sent")
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	wantKind(t, client.DeleteQueue(ctx, "orders"), fila.ErrCanceled)
+	wantKind(t, deleteQueue(ctx, client, "orders"), fila.ErrCanceled)
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	equal(t, "calls", len(b.calls), 0)
@@ -121,7 +121,7 @@ func TestEveryCallCarriesTheKeyAndTheUserAgent(t *testing.T) {
 	b.script("DeleteQueue", replyWith(&filapb.DeleteQueueResponse{}))
 	consume(t, client)
 	b.waitForCalls("Consume", 1)
-	check(t, client.DeleteQueue(t.Context(), "orders"))
+	check(t, deleteQueue(t.Context(), client, "orders"))
 	check(t, client.Ack(t.Context(), "orders", "m", ""))
 	for _, method := range []string{"Consume", "DeleteQueue", "AckBatch"} {
 		md := b.seenOf(method)[0].metadata
@@ -257,7 +257,7 @@ func TestNobodyThereIsUnavailable(t *testing.T) {
 	check(t, err)
 	target := listener.Addr().String()
 	check(t, listener.Close())
-	failure := wantKind(t, newClient(t, target).DeleteQueue(t.Context(), "q"), fila.ErrUnavailable)
+	failure := wantKind(t, deleteQueue(t.Context(), newClient(t, target), "q"), fila.ErrUnavailable)
 	equal(t, "code", failure.Code, codes.Unavailable)
 }
 
@@ -304,7 +304,7 @@ func TestEveryCallAfterCloseFailsWithClientClosed(t *testing.T) {
 	failures := map[string]error{
 		"Ack":    client.Ack(ctx, "q", "m", ""),
 		"Nack":   client.Nack(ctx, "q", "m", "", ""),
-		"Delete": client.DeleteQueue(ctx, "q"),
+		"Delete": deleteQueue(ctx, client, "q"),
 	}
 	_, failures["Enqueue"] = client.Enqueue(ctx, "q", nil, nil)
 	_, failures["EnqueueMany"] = client.EnqueueMany(ctx, nil)

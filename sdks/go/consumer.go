@@ -183,7 +183,7 @@ func (c *Consumer) handOut(frame []*filapb.Message) []*filapb.Message {
 		select {
 		case <-c.ending:
 			return frame[i:]
-		case c.messages <- c.client.readDelivered(raw):
+		case c.messages <- c.client.readDelivered(raw, len(frame)):
 		}
 	}
 	return nil

@@ -58,7 +58,7 @@ func TestEveryReasonOfTheContractHasItsKind(t *testing.T) {
 		}
 		// A status that says something else: the reason decides.
 		b.script("DeleteQueue", refuse(codes.Aborted, "as the broker put it", reason))
-		failure := wantKind(t, client.DeleteQueue(t.Context(), "orders"), want.kind)
+		failure := wantKind(t, deleteQueue(t.Context(), client, "orders"), want.kind)
 		equal(t, reason+" text", failure.Error(), "as the broker put it")
 		equal(t, reason+" code", failure.Code, codes.Aborted)
 		equal(t, reason+" retryable", failure.Retryable, want.retryable)
@@ -97,7 +97,7 @@ func TestStatusWithoutAReasonHasItsKind(t *testing.T) {
 	}
 	for code, kind := range kinds {
 		b.script("DeleteQueue", refuse(code, "", ""))
-		err := client.DeleteQueue(t.Context(), "orders")
+		err := deleteQueue(t.Context(), client, "orders")
 		failure := wantKind(t, err, kind)
 		equal(t, code.String(), failure.Code, code)
 		if failure.Error() == "" {
@@ -124,7 +124,7 @@ func TestReasonOfANewerBrokerFallsBackToTheStatus(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
 	b.script("DeleteQueue", refuse(codes.ResourceExhausted, "", "SOMETHING_NEW"))
-	failure := wantKind(t, client.DeleteQueue(t.Context(), "q"), fila.ErrResourceExhausted)
+	failure := wantKind(t, deleteQueue(t.Context(), client, "q"), fila.ErrResourceExhausted)
 	equal(t, "reason", failure.Reason, "SOMETHING_NEW")
 	b.script("AckBatch", replyWith(&filapb.AckBatchResponse{Results: []*filapb.ItemResult{{
 		Error: &filapb.ItemError{Reason: 999, Message: "news"},
@@ -168,7 +168,7 @@ func TestAPIKeyIsCutOutOfThePeersText(t *testing.T) {
 	client := newClient(t, b.target, fila.WithAPIKey("s3cret"))
 	b.script("DeleteQueue", refuse(codes.Unauthenticated, "key s3cret is unknown", ""))
 	b.scriptConsume(refuseStream(codes.Unauthenticated, "key s3cret is unknown", ""))
-	err := client.DeleteQueue(t.Context(), "orders")
+	err := deleteQueue(t.Context(), client, "orders")
 	equal(t, "text", wantKind(t, err, fila.ErrUnauthenticated).Error(), "key [redacted] is unknown")
 	if _, isStatus := status.FromError(errors.Join(err)); isStatus {
 		t.Fatal("gRPC's error, which holds the key, is still in the chain")

@@ -57,10 +57,31 @@ type Message struct {
 	AttemptCount uint32
 	LeaseToken   string
 	// LastError is what the most recent nack said; empty when nothing has failed.
-	LastError  string
+	LastError string
+	// Failures are the last five, oldest first; a redrive keeps them.
+	Failures   []Failure
 	EnqueuedAt time.Time
 	// LeaseExpiresAt is the end of the lease as it was given; zero on a message without one.
 	LeaseExpiresAt time.Time
+}
+
+// FailureCause is a kind of failure.
+type FailureCause string
+
+// The causes. FailureMaxAttempts and FailureHook are what dead-lettered the message.
+const (
+	FailureNack        FailureCause = "nack"
+	FailureExpired     FailureCause = "expired"
+	FailureMaxAttempts FailureCause = "max_attempts"
+	FailureHook        FailureCause = "hook"
+)
+
+// Failure is one failure of a message.
+type Failure struct {
+	FailedAt time.Time
+	Cause    FailureCause
+	// Error is what was said about it; the broker cuts it to 256 bytes.
+	Error string
 }
 
 // String leaves payload and headers out: they must not end up in a log by accident.
@@ -74,11 +95,13 @@ type ConsumeMessage struct {
 	Message
 
 	client *Client
+	// frameSize is how many messages came together with it.
+	frameSize int
 }
 
 // Ack reports that the message was processed; it is gone. Fails as Client.Ack does.
 func (m *ConsumeMessage) Ack(ctx context.Context) error {
-	return m.client.Ack(ctx, m.Queue, m.ID, m.LeaseToken)
+	return m.client.ack(ctx, m.subject(), m.LeaseToken, m.frameSize)
 }
 
 // Nack reports that processing failed, and why. Fails as Client.Nack does.
@@ -109,11 +132,20 @@ func readMessage(raw *filapb.Message) Message {
 		AttemptCount:   metadata.GetAttemptCount(),
 		LeaseToken:     metadata.GetLeaseToken(),
 		LastError:      metadata.GetLastError(),
+		Failures:       each(metadata.GetFailures(), readFailure),
 		EnqueuedAt:     moment(timestamps.GetEnqueuedAt()),
 		LeaseExpiresAt: moment(timestamps.GetLeaseExpiresAt()),
 	}
 }
 
-func (c *Client) readDelivered(raw *filapb.Message) *ConsumeMessage {
-	return &ConsumeMessage{Message: readMessage(raw), client: c}
+func readFailure(raw *filapb.Failure) Failure {
+	cause := enumValue("FAILURE_CAUSE_", filapb.FailureCause_name, int32(raw.GetCause()))
+	return Failure{
+		FailedAt: moment(raw.GetFailedAt()), Cause: FailureCause(cause), Error: raw.GetError(),
+	}
+}
+
+// readDelivered is one message of a frame of that many.
+func (c *Client) readDelivered(raw *filapb.Message, frameSize int) *ConsumeMessage {
+	return &ConsumeMessage{Message: readMessage(raw), client: c, frameSize: frameSize}
 }

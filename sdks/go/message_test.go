@@ -20,7 +20,7 @@ func TestMessageHasEveryFieldOfItsDelivery(t *testing.T) {
 		Id: "m-1", Headers: map[string]string{"a": "b"}, Payload: []byte("x"),
 		Metadata: &filapb.MessageMetadata{
 			FairnessKey: "acme", Weight: 2, ThrottleKeys: []string{"mail"}, AttemptCount: 3,
-			QueueId: "orders", LeaseToken: "t", LastError: "oops",
+			QueueId: "orders", LeaseToken: "t", LastError: "oops", Failures: wireFailures,
 		},
 		Timestamps: &filapb.MessageTimestamps{
 			EnqueuedAt: timestamp, LeaseExpiresAt: timestamp,
@@ -35,6 +35,7 @@ func TestMessageHasEveryFieldOfItsDelivery(t *testing.T) {
 	equal(t, "weight", m.Weight, 2)
 	equal(t, "throttle keys", strings.Join(m.ThrottleKeys, " "), "mail")
 	equal(t, "attempts", m.AttemptCount, 3)
+	wantValue(t, m.Failures, plainFailures)
 	equal(t, "enqueued at", m.EnqueuedAt, moment)
 	equal(t, "lease expires at", m.LeaseExpiresAt, moment)
 	equal(t, "no time", messages[1].EnqueuedAt.IsZero(), true)

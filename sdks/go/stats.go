@@ -43,9 +43,17 @@ type QueueInfo struct {
 	Depth           uint64
 	InFlight        uint32
 	ActiveConsumers uint32
-	Delayed         uint64
-	IsPaused        bool
-	DeadLetterOf    string
+	// LeaderNodeID is the broker that leads the queue; 0 outside a cluster.
+	LeaderNodeID uint64
+	IsPaused     bool
+	DeadLetterOf string
+	Delayed      uint64
+}
+
+// DeletedQueue is how much went with a queue.
+type DeletedQueue struct {
+	Messages    uint64
+	DeadLetters uint64
 }
 
 // QueueStats is counts, scheduling state and settings of one queue.
@@ -57,16 +65,21 @@ type QueueStats struct {
 	Quantum            uint32
 	PerKey             []FairnessKeyStats
 	PerThrottle        []ThrottleKeyStats
-	Delayed            uint64
-	IsPaused           bool
-	Counters           QueueCounters
-	Config             QueueConfig
-	OldestPendingAge   time.Duration
-	DeadLetterOf       string
-	ConsumerCredit     uint64
-	Throttled          uint64
+	// LeaderNodeID and ReplicationCount are 0 outside a cluster.
+	LeaderNodeID     uint64
+	ReplicationCount uint32
+	Counters         QueueCounters
+	Config           QueueConfig
+	OldestPendingAge time.Duration
+	DeadLetterOf     string
+	ConsumerCredit   uint64
+	Throttled        uint64
 	// Hooks is nil when the queue has none.
-	Hooks *HookStats
+	Hooks    *HookStats
+	Delayed  uint64
+	IsPaused bool
+	// RoundKey is the fairness key whose turn it is; empty when none takes part in the round.
+	RoundKey string
 }
 
 // QueueCounters is what happened in a queue since the broker started.
@@ -99,21 +112,8 @@ type FairnessKeyStats struct {
 	Delivered      uint64
 	Throttled      uint64
 	IsPaused       bool
-}
-
-// ThrottleKeyStats is one throttle key: its token bucket and its concurrency limit.
-type ThrottleKeyStats struct {
-	Key              string
-	Tokens           float64
-	RatePerSecond    float64
-	Burst            float64
-	Passed           uint64
-	Blocked          uint64
-	ConcurrencyLimit uint32
-	InFlight         uint32
-	// PausedUntil is zero unless a consumer reported backpressure.
-	PausedUntil time.Time
-	Waiting     uint64
+	// RoundPosition is its place in the round, 0 when it is its turn; nil when it takes no part.
+	RoundPosition *uint32
 }
 
 // PeekPage is some messages, oldest first. NextPosition is 0 when nothing follows.
@@ -144,6 +144,10 @@ type Explanation struct {
 	Ahead uint64
 	// State is the message's; empty when a key was asked about.
 	State MessageState
+	// Failures are the message's last five, oldest first.
+	Failures []Failure
+	// UnsetThrottleKeys are those that it carries and that nobody configured.
+	UnsetThrottleKeys []string
 }
 
 // WaitReason is one reason to wait.
@@ -171,9 +175,10 @@ func readQueueInfo(raw *filapb.QueueInfo) QueueInfo {
 		Depth:           raw.GetDepth(),
 		InFlight:        raw.GetInFlight(),
 		ActiveConsumers: raw.GetActiveConsumers(),
-		Delayed:         raw.GetDelayed(),
+		LeaderNodeID:    raw.GetLeaderNodeId(),
 		IsPaused:        raw.GetPaused(),
 		DeadLetterOf:    raw.GetDeadLetterOf(),
+		Delayed:         raw.GetDelayed(),
 	}
 }
 
@@ -186,8 +191,8 @@ func readStats(raw *filapb.GetStatsResponse) QueueStats {
 		Quantum:            raw.GetQuantum(),
 		PerKey:             each(raw.GetPerKeyStats(), readKeyStats),
 		PerThrottle:        each(raw.GetPerThrottleStats(), readThrottleStats),
-		Delayed:            raw.GetDelayed(),
-		IsPaused:           raw.GetPaused(),
+		LeaderNodeID:       raw.GetLeaderNodeId(),
+		ReplicationCount:   raw.GetReplicationCount(),
 		Counters:           readCounters(raw.GetCounters()),
 		Config:             readConfig(raw.GetConfig()),
 		OldestPendingAge:   duration(raw.GetOldestPendingAgeMs()),
@@ -195,6 +200,9 @@ func readStats(raw *filapb.GetStatsResponse) QueueStats {
 		ConsumerCredit:     raw.GetConsumerCredit(),
 		Throttled:          raw.GetThrottled(),
 		Hooks:              readHooks(raw.GetHooks()),
+		Delayed:            raw.GetDelayed(),
+		IsPaused:           raw.GetPaused(),
+		RoundKey:           raw.GetRoundKey(),
 	}
 }
 
@@ -233,21 +241,7 @@ func readKeyStats(raw *filapb.PerFairnessKeyStats) FairnessKeyStats {
 		Delivered:      raw.GetDelivered(),
 		Throttled:      raw.GetThrottled(),
 		IsPaused:       raw.GetPaused(),
-	}
-}
-
-func readThrottleStats(raw *filapb.PerThrottleKeyStats) ThrottleKeyStats {
-	return ThrottleKeyStats{
-		Key:              raw.GetKey(),
-		Tokens:           raw.GetTokens(),
-		RatePerSecond:    raw.GetRatePerSecond(),
-		Burst:            raw.GetBurst(),
-		Passed:           raw.GetPassed(),
-		Blocked:          raw.GetBlocked(),
-		ConcurrencyLimit: raw.GetConcurrencyLimit(),
-		InFlight:         raw.GetInFlight(),
-		PausedUntil:      moment(raw.GetPausedUntil()),
-		Waiting:          raw.GetWaiting(),
+		RoundPosition:  raw.RoundPosition,
 	}
 }
 
@@ -265,13 +259,15 @@ func readState(raw filapb.MessageState) MessageState {
 
 func readExplanation(raw *filapb.ExplainResponse) Explanation {
 	return Explanation{
-		Summary:      raw.GetSummary(),
-		Reasons:      each(raw.GetReasons(), readWaitReason),
-		EstimatedAt:  moment(raw.GetEstimatedAt()),
-		FairnessKey:  raw.GetFairnessKey(),
-		PendingCount: raw.GetPendingCount(),
-		Ahead:        raw.GetAhead(),
-		State:        readState(raw.GetState()),
+		Summary:           raw.GetSummary(),
+		Reasons:           each(raw.GetReasons(), readWaitReason),
+		EstimatedAt:       moment(raw.GetEstimatedAt()),
+		FairnessKey:       raw.GetFairnessKey(),
+		PendingCount:      raw.GetPendingCount(),
+		Ahead:             raw.GetAhead(),
+		State:             readState(raw.GetState()),
+		Failures:          each(raw.GetFailures(), readFailure),
+		UnsetThrottleKeys: raw.GetUnsetThrottleKeys(),
 	}
 }
 

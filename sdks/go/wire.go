@@ -95,10 +95,12 @@ func enqueueItem(m *EnqueueMessage, trace map[string]string) (item, error) {
 	return encoded, err
 }
 
-func ackItem(about subject, token string) (item, error) {
-	return newItem(&filapb.AckRequest{
+func ackItem(about subject, token string, frameSize int) (item, error) {
+	what, err := newItem(&filapb.AckRequest{
 		Queue: about.queue, MessageId: about.messageID, LeaseToken: token,
 	}, about)
+	what.leaseToken, what.frameSize = token, frameSize
+	return what, err
 }
 
 func nackItem(about subject, token, why string, options []NackOption) (item, error) {
@@ -147,6 +149,10 @@ type item struct {
 	about subject
 	// isRepeatable allows to send it again after a failure that leaves open if it was applied.
 	isRepeatable bool
+	// leaseToken is of an ack: that of its delivery. frameSize is how many messages came together
+	// with it; 0 if nobody knows.
+	leaseToken string
+	frameSize  int
 }
 
 func newItem(request proto.Message, about subject) (item, error) {

@@ -3,10 +3,11 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import dev.faisca.fila.ConsumeMessage;
 import dev.faisca.fila.FilaClient;
+import io.opentelemetry.api.GlobalOpenTelemetry;
 import io.opentelemetry.api.trace.Span;
 import io.opentelemetry.api.trace.Tracer;
-import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
+import io.opentelemetry.sdk.OpenTelemetrySdk;
 import io.opentelemetry.sdk.trace.SdkTracerProvider;
 import io.opentelemetry.sdk.trace.SpanProcessor;
 import io.opentelemetry.sdk.trace.export.SimpleSpanProcessor;
@@ -16,18 +17,20 @@ import java.util.Map;
 import java.util.UUID;
 
 /**
- * One trace across a queue: the consumer's span is a child of the producer's.
+ * One trace across a queue: producer, broker, consumer.
  *
- * <p>The client adds the trace context of the active span to the message's headers. The consumer
- * reads it with OpenTelemetry's own propagator.
+ * <p>The client adds the trace context of the active span to the message's headers and to its
+ * calls, so that the broker's spans are below it (see {@code [telemetry]} in the broker's
+ * configuration). {@code processing} is the consumer's span.
  */
 final class Tracing {
   public static void main(String[] arguments) throws Exception {
     String target = System.getenv().getOrDefault("FILA_ADDR", "127.0.0.1:5555");
     // A real program exports its spans; this one only wants them to have ids.
     SpanProcessor nowhere = SimpleSpanProcessor.create(SpanExporter.composite());
-    Tracer tracer =
-        SdkTracerProvider.builder().addSpanProcessor(nowhere).build().get("fila.examples.tracing");
+    SdkTracerProvider provider = SdkTracerProvider.builder().addSpanProcessor(nowhere).build();
+    GlobalOpenTelemetry.set(OpenTelemetrySdk.builder().setTracerProvider(provider).build());
+    Tracer tracer = GlobalOpenTelemetry.getTracer("fila.examples.tracing");
     try (FilaClient client = FilaClient.builder().target(target).build()) {
       String queue = "tracing-" + UUID.randomUUID().toString().substring(0, 8);
       client.createQueue(queue);
@@ -38,12 +41,14 @@ final class Tracing {
       sending.end();
 
       ConsumeMessage message = client.receive(queue, 1, Duration.ofSeconds(2)).get(0);
-      Context parent =
-          W3CTraceContextPropagator.getInstance()
-              .extract(Context.root(), message.headers(), Map::get);
-      Span processing = tracer.spanBuilder("process " + queue).setParent(parent).startSpan();
-      message.ack();
-      processing.end();
+      // This class has the name of the client's own, which is not imported therefore.
+      Span processing =
+          dev.faisca.fila.Tracing.processing(
+              message,
+              () -> {
+                message.ack();
+                return Span.current();
+              });
 
       String trace = sending.getSpanContext().getTraceId();
       if (!trace.equals(processing.getSpanContext().getTraceId())) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// One trace across a queue: the consumer's span is a child of the producer's.
+// One trace across a queue: producer, broker, consumer.
 //
-// The client adds the trace context of the active span to the message's headers. The consumer reads
-// it with OpenTelemetry's own propagator. Needs `npm install @opentelemetry/api
+// The client adds the trace context of the active span to the message's headers and to its calls,
+// so that the broker's spans are below it (see `[telemetry]` in the broker's configuration).
+// `processing` is the consumer's span. Needs `npm install @opentelemetry/api
 // @opentelemetry/sdk-trace-node`.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 
-import { Client } from "@fila/client";
-import { context, propagation } from "@opentelemetry/api";
+import { Client, processing } from "@fila/client";
 import { NodeTracerProvider } from "@opentelemetry/sdk-trace-node";
 
 const provider = new NodeTracerProvider();
@@ -27,10 +27,8 @@ const sent = await tracer.startActiveSpan(`send ${queue}`, async (span) => {
 });
 
 const [message] = await client.receive(queue, { waitMs: 2_000 });
-const parent = propagation.extract(context.active(), message.headers);
-const processed = await tracer.startActiveSpan(`process ${queue}`, {}, parent, async (span) => {
+const processed = await processing(message, async (span) => {
   await message.ack();
-  span.end();
   return span.spanContext();
 });
 

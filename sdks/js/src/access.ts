@@ -3,7 +3,7 @@
 
 import { inspect } from "node:util";
 
-import { adminCall, member, nothing } from "./admin.js";
+import { adminCall, nothing } from "./admin.js";
 import { moment, required } from "./arguments.js";
 import type { Call } from "./connection.js";
 import * as gen from "./gen/fila/v1/admin.js";
@@ -14,7 +14,7 @@ export type Permission = "produce" | "consume" | "admin";
 
 /** One permission on `orders` (one queue), `orders.*` (a prefix) or `*` (all). */
 export interface AclEntry {
-  /** A permission that only a newer broker knows is read as its number. */
+  /** A permission that only a newer broker knows stays readable. */
   readonly permission: Permission | (string & {});
   readonly pattern: string;
 }
@@ -60,11 +60,7 @@ export interface ApiKeyOptions extends CallOptions {
   readonly superadmin?: boolean | undefined;
 }
 
-const PERMISSIONS: Readonly<Record<string, gen.Permission>> = {
-  produce: gen.Permission.PRODUCE,
-  consume: gen.Permission.CONSUME,
-  admin: gen.Permission.ADMIN,
-};
+const PERMISSIONS: readonly string[] = ["produce", "consume", "admin"];
 
 export function createApiKey(name: string, options: ApiKeyOptions): Call<NewApiKey> {
   return adminCall(
@@ -72,7 +68,7 @@ export function createApiKey(name: string, options: ApiKeyOptions): Call<NewApiK
     gen.CreateApiKeyRequest,
     {
       name: required("name", name),
-      expiresAt: moment("expiresAt", options.expiresAt),
+      expiresAtMs: expiryOf(options.expiresAt),
       superadmin: options.superadmin ?? false,
       acl: entriesOf(options.acl ?? []),
     },
@@ -123,22 +119,26 @@ export function getAcl(keyId: string): Call<Acl> {
   );
 }
 
-function entriesOf(acl: Iterable<AclEntry>): gen.AclEntry[] {
+function expiryOf(expiresAt: Date | undefined): number {
+  const at = moment("expiresAt", expiresAt)?.getTime();
+  if (at === undefined) return 0;
+  // 0 is "never" on the wire.
+  if (at <= 0) throw new RangeError("expiresAt must be after 1970; leave it out for never");
+  return at;
+}
+
+function entriesOf(acl: Iterable<AclEntry>): gen.AclPermission[] {
   return Array.from(acl, ({ permission, pattern }) => {
-    const number = PERMISSIONS[permission];
-    if (number === undefined) {
-      const known = Object.keys(PERMISSIONS).join(", ");
+    if (!PERMISSIONS.includes(permission)) {
+      const known = PERMISSIONS.join(", ");
       throw new RangeError(`permission must be one of ${known}, got "${permission}"`);
     }
-    return { permission: number, pattern: required("pattern", pattern) };
+    return { kind: permission, pattern: required("pattern", pattern) };
   });
 }
 
-function readEntries(entries: readonly gen.AclEntry[]): AclEntry[] {
-  return entries.map(({ permission, pattern }) => ({
-    permission: member(gen.Permission, permission) ?? String(permission),
-    pattern,
-  }));
+function readEntries(permissions: readonly gen.AclPermission[]): AclEntry[] {
+  return permissions.map(({ kind, pattern }) => ({ permission: kind, pattern }));
 }
 
 function readInfo(row: gen.ApiKeyInfo): ApiKeyInfo {

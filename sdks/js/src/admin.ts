@@ -4,9 +4,11 @@
 
 import { UINT32_MAX, UINT64_MAX, required, text, texts, whole } from "./arguments.js";
 import type { Call } from "./connection.js";
+import { member } from "./enums.js";
 import type { Subject } from "./errors.js";
 import * as gen from "./gen/fila/v1/admin.js";
-import { Message } from "./message.js";
+import { Message, readFailure } from "./message.js";
+import type { Failure } from "./message.js";
 import type { CallOptions } from "./options.js";
 import { readConfig, settingsOf } from "./settings.js";
 import type { QueueConfig, QueueSettings } from "./settings.js";
@@ -31,13 +33,27 @@ export type WaitKind =
 /** One row of the list of queues. */
 export type QueueInfo = Readonly<gen.QueueInfo>;
 
+/** How much went with a queue. */
+export type DeletedQueue = Readonly<gen.DeleteQueueResponse>;
+
 /** One fairness key of a queue. */
-export type FairnessKeyStats = Readonly<gen.PerFairnessKeyStats>;
+export type FairnessKeyStats = Readonly<
+  Omit<gen.PerFairnessKeyStats, "roundPosition"> & {
+    /** Its place in the round, 0 when it is its turn now; null when it does not take part. */
+    roundPosition: number | null;
+  }
+>;
 
 /** One throttle key: its token bucket and its concurrency limit. */
 export type ThrottleKeyStats = Readonly<
   Omit<gen.PerThrottleKeyStats, "pausedUntil"> & { pausedUntil: Date | null }
 >;
+
+/** Some throttle keys, by key. `totalCount` includes those beyond the limit. */
+export interface ThrottlePage {
+  readonly throttles: readonly ThrottleKeyStats[];
+  readonly totalCount: number;
+}
 
 /** What happened in a queue since the broker started. */
 export type QueueCounters = Readonly<gen.QueueCounters>;
@@ -81,12 +97,34 @@ export type WaitReason = Readonly<
 
 /** Why a message or a fairness key waits; the reason that decides comes first. */
 export type Explanation = Readonly<
-  Omit<gen.ExplainResponse, "reasons" | "estimatedAt" | "state"> & {
+  Omit<gen.ExplainResponse, "reasons" | "estimatedAt" | "state" | "failures"> & {
     reasons: readonly WaitReason[];
     estimatedAt: Date | null;
     state: MessageState | null;
+    /** The message's last five, oldest first. */
+    failures: readonly Failure[];
   }
 >;
+
+/** Options of `deleteQueue`. */
+export interface DeleteOptions extends CallOptions {
+  /** Leaves the dead-letter queue in place. */
+  readonly keepDeadLetters?: boolean | undefined;
+}
+
+/** Options of `listThrottles`. */
+export interface ThrottleOptions extends CallOptions {
+  /** Only keys in use that nobody configured. */
+  readonly unset?: boolean | undefined;
+  /** The most keys to return, 1000 unless told otherwise. */
+  readonly limit?: number | undefined;
+}
+
+/** Options of `pauseThrottle`. */
+export interface PauseThrottleOptions extends CallOptions {
+  /** Ends the pause by itself after this time; without it the pause lasts until it is resumed. */
+  readonly durationMs?: number | undefined;
+}
 
 /** Options of `stats`. */
 export interface StatsOptions extends CallOptions {
@@ -150,12 +188,6 @@ export function nothing(): void {
   return undefined;
 }
 
-/** The name of an enum's member in lower case; null for what only a newer broker knows. */
-export function member(names: Record<number, string>, value: number): string | null {
-  const name = names[value];
-  return name === undefined || value === 0 ? null : name.toLowerCase();
-}
-
 // --- Queues --------------------------------------------------------------------------------------
 
 export function createQueue(name: string, settings: QueueSettings): Call<string> {
@@ -183,14 +215,14 @@ export function updateQueue(name: string, settings: QueueSettings): Call<QueueCo
   );
 }
 
-export function deleteQueue(name: string): Call<void> {
+export function deleteQueue(name: string, options: DeleteOptions): Call<DeletedQueue> {
   const queue = required("queue", name);
   return adminCall(
     "DeleteQueue",
     gen.DeleteQueueRequest,
-    { queue },
+    { queue, keepDeadLetters: options.keepDeadLetters ?? false },
     gen.DeleteQueueResponse,
-    nothing,
+    (response) => response,
     { queue },
   );
 }
@@ -249,12 +281,14 @@ export function purge(name: string, options: FairnessKeyOptions): Call<number> {
 
 export function pause(name: string, options: FairnessKeyOptions): Call<void> {
   const about = narrowed(name, options);
-  return adminCall("Pause", gen.PauseRequest, about, gen.PauseResponse, nothing, about);
+  const request = gen.PauseRequest.create(about);
+  return adminCall("Pause", gen.PauseRequest, request, gen.PauseResponse, nothing, about);
 }
 
 export function resume(name: string, options: FairnessKeyOptions): Call<void> {
   const about = narrowed(name, options);
-  return adminCall("Resume", gen.ResumeRequest, about, gen.ResumeResponse, nothing, about);
+  const request = gen.ResumeRequest.create(about);
+  return adminCall("Resume", gen.ResumeRequest, request, gen.ResumeResponse, nothing, about);
 }
 
 function narrowed(name: string, options: FairnessKeyOptions): gen.PurgeRequest {
@@ -303,17 +337,63 @@ export function explain(name: string, options: ExplainOptions): Call<Explanation
   );
 }
 
+// --- Throttle keys -------------------------------------------------------------------------------
+
+export function listThrottles(prefix: string, options: ThrottleOptions): Call<ThrottlePage> {
+  return adminCall(
+    "ListThrottles",
+    gen.ListThrottlesRequest,
+    {
+      prefix: text("prefix", prefix),
+      unset: options.unset ?? false,
+      limit: whole("limit", options.limit, UINT32_MAX),
+    },
+    gen.ListThrottlesResponse,
+    ({ throttles, totalCount }) => ({ throttles: throttles.map(readThrottle), totalCount }),
+    { isRepeatable: true },
+  );
+}
+
+export function pauseThrottle(key: string, options: PauseThrottleOptions): Call<void> {
+  const request = gen.PauseRequest.create({
+    throttleKey: required("key", key),
+    durationMs: whole("durationMs", options.durationMs, UINT64_MAX),
+  });
+  return adminCall("Pause", gen.PauseRequest, request, gen.PauseResponse, nothing);
+}
+
+export function resumeThrottle(key: string): Call<void> {
+  const request = gen.ResumeRequest.create({ throttleKey: required("key", key) });
+  return adminCall("Resume", gen.ResumeRequest, request, gen.ResumeResponse, nothing);
+}
+
 // --- Runtime configuration -----------------------------------------------------------------------
 
 export function setConfig(key: string, value: string): Call<void> {
   return adminCall(
     "SetConfig",
     gen.SetConfigRequest,
-    { key: required("key", key), value: required("value", value) },
+    { ...entryOf(key, value), entries: [] },
     gen.SetConfigResponse,
     nothing,
     { isRepeatable: true },
   );
+}
+
+export function setConfigAll(entries: Readonly<Record<string, string>>): Call<void> {
+  const pairs = Object.entries(entries).map(([key, value]) => entryOf(key, value));
+  return adminCall(
+    "SetConfig",
+    gen.SetConfigRequest,
+    gen.SetConfigRequest.create({ entries: pairs }),
+    gen.SetConfigResponse,
+    nothing,
+    { isRepeatable: true },
+  );
+}
+
+function entryOf(key: string, value: string): gen.ConfigEntry {
+  return { key: required("key", key), value: required("value", value) };
 }
 
 export function getConfig(key: string): Call<string> {
@@ -354,14 +434,19 @@ export function listConfig(prefix: string): Call<Record<string, string>> {
 function readStats(raw: gen.GetStatsResponse): QueueStats {
   return {
     ...raw,
-    perThrottleStats: raw.perThrottleStats.map((key) => ({
+    perKeyStats: raw.perKeyStats.map((key) => ({
       ...key,
-      pausedUntil: key.pausedUntil ?? null,
+      roundPosition: key.roundPosition ?? null,
     })),
+    perThrottleStats: raw.perThrottleStats.map(readThrottle),
     counters: raw.counters ?? gen.QueueCounters.create(),
     config: readConfig(raw.config),
     hooks: raw.hooks ?? null,
   };
+}
+
+function readThrottle(raw: gen.PerThrottleKeyStats): ThrottleKeyStats {
+  return { ...raw, pausedUntil: raw.pausedUntil ?? null };
 }
 
 function readPage(raw: gen.PeekResponse): PeekPage {
@@ -383,6 +468,7 @@ function readExplanation(raw: gen.ExplainResponse): Explanation {
     })),
     estimatedAt: raw.estimatedAt ?? null,
     state: stateOf(raw.state),
+    failures: raw.failures.map(readFailure),
   };
 }
 

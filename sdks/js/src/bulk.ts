@@ -7,7 +7,9 @@ import type { Connection } from "./connection.js";
 import { FilaError, about } from "./errors.js";
 import type { CallOptions } from "./options.js";
 import { currentTrace } from "./tracing.js";
-import { join, outcomes, split } from "./wire.js";
+import { ackFrames } from "./grants.js";
+import type { Send } from "./grants.js";
+import { ACK, join, outcomes, split } from "./wire.js";
 import type { Batch, Item } from "./wire.js";
 
 /** Sends all items and returns one outcome for each, in order. */
@@ -38,6 +40,32 @@ export async function sendMany<T>(
     found.push(...refused(batch, failure, text));
   }
   return found;
+}
+
+/** Acks all items, whole frames by their grants; null or an error for each, in order. */
+export async function ackMany(
+  connection: Connection,
+  items: readonly Item[],
+  options: CallOptions,
+): Promise<(FilaError | null)[]> {
+  connection.checkOpen();
+  options.signal?.throwIfAborted();
+  const trace = currentTrace();
+  const settle: Send = async (rpc, grants) => {
+    const found = [];
+    for (const batch of split(grants)) {
+      found.push(...(await sendBatch(connection, rpc, batch, trace, options)));
+    }
+    return found;
+  };
+  try {
+    return await ackFrames(connection, items, ACK, settle, (rpc, acks) =>
+      sendMany(connection, rpc, acks, options),
+    );
+  } catch (error) {
+    if (!(error instanceof FilaError)) throw error;
+    return refused(items, error, error.message);
+  }
 }
 
 async function sendBatch<T>(

@@ -6,22 +6,29 @@ import * as access from "./access.js";
 import type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, NewApiKey } from "./access.js";
 import * as admin from "./admin.js";
 import type {
-  Explanation,
+  DeletedQueue,
+  DeleteOptions,
   ExplainOptions,
+  Explanation,
   FairnessKeyOptions,
+  PauseThrottleOptions,
   PeekOptions,
   PeekPage,
   QueueInfo,
   QueueStats,
   RedriveOptions,
   StatsOptions,
+  ThrottleOptions,
+  ThrottlePage,
 } from "./admin.js";
-import { sendMany } from "./bulk.js";
+import { ackMany, sendMany } from "./bulk.js";
 import { Coalescer } from "./coalesce.js";
 import { Connection } from "./connection.js";
 import { Consumer } from "./consumer.js";
-import type { FilaError } from "./errors.js";
+import { FilaError } from "./errors.js";
 import { ReceiveResponse } from "./gen/fila/v1/service.js";
+import * as grants from "./grants.js";
+import type { ExtendGrantOptions, GrantOptions, NackGrantOptions, Settled } from "./grants.js";
 import { ConsumeMessage, EnqueueResult } from "./message.js";
 import type {
   Delivery,
@@ -166,7 +173,9 @@ export class Client {
       method: wire.RECEIVE,
       request: wire.receiveRequest(queue, maxMessages, waitMs, visibilityTimeoutMs),
       decode: (bytes: Buffer) =>
-        ReceiveResponse.decode(bytes).messages.map((raw) => new ConsumeMessage(raw, this.#settler)),
+        ReceiveResponse.decode(bytes).messages.map(
+          (raw, _, all) => new ConsumeMessage(raw, this.#settler, all.length),
+        ),
       queue,
     };
     // The broker may use all of the wait before it begins to answer.
@@ -185,13 +194,54 @@ export class Client {
     await this.#settler.ack(delivery(queue, messageId, options), options);
   }
 
-  /** Acks many messages; null or an error for each, in order. */
+  /**
+   * Acks many messages; null or an error for each, in order. Those that came together, and are
+   * acked together, travel as one.
+   */
   async ackMany(
     messages: Iterable<Delivery>,
     options: CallOptions = {},
   ): Promise<(FilaError | null)[]> {
-    const items = map(messages, (message) => wire.ackItem(message));
-    return sendMany(this.#connection, wire.ACK, items, options);
+    return ackMany(this.#connection, Array.from(messages, wire.ackItem), options);
+  }
+
+  /**
+   * Acks what is left of a grant: all messages that were delivered under one lease token. Returns
+   * how many were acked. Rejects with LeaseExpiredError when none is left of it.
+   */
+  async ackGrant(queue: string, leaseToken: string, options: GrantOptions = {}): Promise<number> {
+    const item = grants.ackGrantItem(queue, leaseToken, options);
+    return (await this.#settleGrant(item, options)).messages;
+  }
+
+  /**
+   * Nacks what is left of a grant, each message as `nack` would; returns how many. With
+   * `retryAfterMs: 0` they are given back unseen. Fails as `ackGrant` does.
+   */
+  async nackGrant(
+    queue: string,
+    leaseToken: string,
+    error = "",
+    options: NackGrantOptions = {},
+  ): Promise<number> {
+    const item = grants.nackGrantItem(queue, leaseToken, error, options);
+    return (await this.#settleGrant(item, options)).messages;
+  }
+
+  /** Prolongs what is left of a grant and returns its new end. Fails as `ackGrant` does. */
+  async extendGrant(
+    queue: string,
+    leaseToken: string,
+    options: ExtendGrantOptions = {},
+  ): Promise<Date> {
+    const item = grants.extendGrantItem(queue, leaseToken, options);
+    return (await this.#settleGrant(item, options)).leaseExpiresAt;
+  }
+
+  async #settleGrant(item: wire.Item, options: CallOptions): Promise<Settled> {
+    const [outcome] = await sendMany(this.#connection, grants.SETTLE, [item], options);
+    if (outcome instanceof FilaError) throw outcome;
+    return outcome as Settled;
   }
 
   /**
@@ -262,9 +312,9 @@ export class Client {
     return this.#connection.call(admin.updateQueue(queue, settings), options);
   }
 
-  /** Removes a queue and everything in it. */
-  async deleteQueue(queue: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(admin.deleteQueue(queue), options);
+  /** Removes a queue with everything in it and its dead letters; returns how many went. */
+  async deleteQueue(queue: string, options: DeleteOptions = {}): Promise<DeletedQueue> {
+    return this.#connection.call(admin.deleteQueue(queue, options), options);
   }
 
   /** All queues by name. */
@@ -312,11 +362,39 @@ export class Client {
     return this.#connection.call(admin.explain(queue, options), options);
   }
 
+  // --- Throttle keys -----------------------------------------------------------------------------
+
+  /** Throttle keys that are configured or in use; `unset` shows those nobody configured. */
+  async listThrottles(prefix = "", options: ThrottleOptions = {}): Promise<ThrottlePage> {
+    return this.#connection.call(admin.listThrottles(prefix, options), options);
+  }
+
+  /** Stops deliveries with a throttle key in all queues, for a time or until it is resumed. */
+  async pauseThrottle(key: string, options: PauseThrottleOptions = {}): Promise<void> {
+    return this.#connection.call(admin.pauseThrottle(key, options), options);
+  }
+
+  /** Starts deliveries with a throttle key again, whoever stopped them. */
+  async resumeThrottle(key: string, options: CallOptions = {}): Promise<void> {
+    return this.#connection.call(admin.resumeThrottle(key), options);
+  }
+
   // --- Runtime configuration ---------------------------------------------------------------------
 
-  /** Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. */
+  /**
+   * Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. An empty
+   * value removes the entry.
+   */
   async setConfig(key: string, value: string, options: CallOptions = {}): Promise<void> {
     return this.#connection.call(admin.setConfig(key, value), options);
+  }
+
+  /** Sets several entries together, all or none; an empty value removes its entry. */
+  async setConfigAll(
+    entries: Readonly<Record<string, string>>,
+    options: CallOptions = {},
+  ): Promise<void> {
+    return this.#connection.call(admin.setConfigAll(entries), options);
   }
 
   /** Reads one entry, or rejects with ConfigNotFoundError. */

@@ -15,7 +15,9 @@ import type { Connection } from "./connection.js";
 import { FilaError, about } from "./errors.js";
 import { currentTrace } from "./tracing.js";
 import type { TraceContext } from "./tracing.js";
-import { BATCH_BYTES_MAX, BATCH_ITEMS_MAX, join, outcomes } from "./wire.js";
+import { ackFrames } from "./grants.js";
+import type { Send } from "./grants.js";
+import { ACK, BATCH_BYTES_MAX, BATCH_ITEMS_MAX, join, outcomes } from "./wire.js";
 import type { Batch, Item } from "./wire.js";
 
 // Two keep the broker busy while an answer is on its way; with more, batches get smaller.
@@ -161,19 +163,18 @@ export class Coalescer<T> {
       seat.sendWith(request);
       deadline = Math.max(deadline, seat.deadline);
     }
+    const send: Send = async (rpc, some) => {
+      const response = await this.#connection.send(rpc.method, join(some), rpc.decode, {
+        timeoutMs: deadline - performance.now(),
+        // The request can carry one trace; each message has its own in its headers.
+        trace: batch[0]?.trace,
+        signal: request.signal,
+      });
+      return outcomes(rpc, response.results, some);
+    };
     try {
-      const response = await this.#connection.send(
-        this.#rpc.method,
-        join(items),
-        this.#rpc.decode,
-        {
-          timeoutMs: deadline - performance.now(),
-          // The request can carry one trace; each message has its own in its headers.
-          trace: batch[0]?.trace,
-          signal: request.signal,
-        },
-      );
-      return outcomes(this.#rpc, response.results, items);
+      const isAck = (this.#rpc as Batch<unknown>) === ACK;
+      return await (isAck ? ackFrames(this.#connection, items, ACK, send) : send(this.#rpc, items));
     } catch (error) {
       return items.map((item) =>
         error instanceof FilaError ? about(error, subjectOf(item)) : error,

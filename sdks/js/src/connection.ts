@@ -59,6 +59,8 @@ export interface Sending {
 export class Connection {
   readonly backoff: Backoff;
   readonly timeoutMs: number;
+  /** False once the broker has said that it knows no grants. */
+  hasGrants = true;
   readonly #grpc: GrpcClient;
   readonly #apiKey: string | undefined;
   // What closing has to end: calls under way, and waits before the next attempt.

@@ -90,6 +90,8 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   readonly #reconnect: Reconnect;
   // Received and not handed out, oldest last, so that taking one is cheap.
   #unread: RawMessage[] = [];
+  // Of the frame that is being handed out.
+  #frameSize = 0;
   #stream: FrameStream<ConsumeResponse> | null = null;
   // A read that is under way. All who wait for a message wait for it.
   #reading: Promise<void> | null = null;
@@ -128,7 +130,7 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   async next(): Promise<IteratorResult<ConsumeMessage, undefined>> {
     while (!this.#isClosed) {
       const raw = this.#unread.pop();
-      if (raw !== undefined) return { done: false, value: new ConsumeMessage(raw, this.#settler) };
+      if (raw !== undefined) return { done: false, value: this.#message(raw) };
       this.#reading ??= this.#readFrame().finally(() => {
         this.#reading = null;
       });
@@ -143,6 +145,10 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   }
 
   /** What leaving a `for await` loop calls. */
+  #message(raw: RawMessage): ConsumeMessage {
+    return new ConsumeMessage(raw, this.#settler, this.#frameSize);
+  }
+
   async return(): Promise<IteratorResult<ConsumeMessage, undefined>> {
     await this.close();
     return { done: true, value: undefined };
@@ -181,6 +187,7 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
       const frame = await this.#stream.read();
       if (frame !== null) {
         this.#reconnect.received();
+        this.#frameSize = frame.messages.length;
         this.#unread = frame.messages.reverse();
         return;
       }

@@ -5,12 +5,15 @@
 export { NewApiKey } from "./access.js";
 export type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, Permission } from "./access.js";
 export type {
+  DeletedQueue,
+  DeleteOptions,
   Explanation,
   ExplainOptions,
   FairnessKeyOptions,
   FairnessKeyStats,
   HookStats,
   MessageState,
+  PauseThrottleOptions,
   PeekedMessage,
   PeekOptions,
   PeekPage,
@@ -20,11 +23,14 @@ export type {
   RedriveOptions,
   StatsOptions,
   ThrottleKeyStats,
+  ThrottleOptions,
+  ThrottlePage,
   WaitKind,
   WaitReason,
 } from "./admin.js";
 export { Client } from "./client.js";
 export type { EnqueueOptions, ExtendOptions, LeaseOptions, ReceiveOptions } from "./client.js";
+export type { ExtendGrantOptions, GrantOptions, NackGrantOptions } from "./grants.js";
 export { Consumer } from "./consumer.js";
 export {
   ApiKeyNotFoundError,
@@ -61,6 +67,8 @@ export { ConsumeMessage, EnqueueResult, Message } from "./message.js";
 export type {
   Delivery,
   EnqueueMessage,
+  Failure,
+  FailureCause,
   Headers,
   MessageOptions,
   NackOptions,
@@ -73,4 +81,6 @@ export type {
   TlsOptions,
 } from "./options.js";
 export type { HookErrorPolicy, QueueConfig, QueueSettings } from "./settings.js";
+export { extract, processing } from "./tracing.js";
+export type { OtelContext, OtelSpan } from "./tracing.js";
 export { VERSION } from "./version.js";

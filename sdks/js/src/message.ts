@@ -2,8 +2,10 @@
 // What goes in and what comes out: messages to enqueue, their results, messages delivered. Does no
 // I/O: settling goes through the client that received the message.
 
+import { member } from "./enums.js";
 import type { FilaError } from "./errors.js";
-import type { Message as RawMessage } from "./gen/fila/v1/messages.js";
+import { FailureCause as RawCause } from "./gen/fila/v1/messages.js";
+import type { Failure as RawFailure, Message as RawMessage } from "./gen/fila/v1/messages.js";
 import type { CallOptions } from "./options.js";
 
 /** What a producer may say about a message, beside its headers and its payload. */
@@ -57,6 +59,26 @@ export class EnqueueResult {
   }
 }
 
+/** A kind of failure; the last two are what dead-lettered the message. */
+export type FailureCause = "nack" | "expired" | "max_attempts" | "hook";
+
+/** One failure of a message. */
+export interface Failure {
+  readonly failedAt: Date | null;
+  /** Null for a cause that only a newer broker knows. */
+  readonly cause: FailureCause | null;
+  /** What was said about it, cut to 256 bytes. */
+  readonly error: string;
+}
+
+export function readFailure(raw: RawFailure): Failure {
+  return {
+    failedAt: raw.failedAt ?? null,
+    cause: member(RawCause, raw.cause) as FailureCause | null,
+    error: raw.error,
+  };
+}
+
 /** A message as the broker holds it. `Client.peek` shows these; they cannot be settled. */
 export class Message {
   readonly id: string;
@@ -72,6 +94,8 @@ export class Message {
   readonly leaseToken: string;
   /** What the most recent nack said; empty when nothing has failed. */
   readonly lastError: string;
+  /** The last five failures, oldest first; a redrive keeps them. */
+  readonly failures: readonly Failure[];
   readonly enqueuedAt: Date | null;
   /** When the lease ends unless it is extended; null on a message that is not leased. */
   leaseExpiresAt: Date | null;
@@ -90,6 +114,7 @@ export class Message {
     this.attemptCount = metadata?.attemptCount ?? 0;
     this.leaseToken = metadata?.leaseToken ?? "";
     this.lastError = metadata?.lastError ?? "";
+    this.failures = metadata?.failures.map(readFailure) ?? [];
     this.enqueuedAt = timestamps?.enqueuedAt ?? null;
     this.leaseExpiresAt = timestamps?.leaseExpiresAt ?? null;
   }
@@ -116,11 +141,18 @@ export interface Settler {
 /** A message that was delivered and waits to be settled. */
 export class ConsumeMessage extends Message {
   readonly #settler: Settler;
+  readonly #frameSize: number;
 
   /** @internal */
-  constructor(raw: RawMessage, settler: Settler) {
+  constructor(raw: RawMessage, settler: Settler, frameSize = 0) {
     super(raw);
     this.#settler = settler;
+    this.#frameSize = frameSize;
+  }
+
+  /** @internal */
+  static frameSizeOf(delivery: Delivery): number {
+    return #frameSize in delivery ? delivery.#frameSize : 0;
   }
 
   /** Reports that the message was processed; it is gone. Fails as `Client.ack` does. */
@@ -138,4 +170,9 @@ export class ConsumeMessage extends Message {
     this.leaseExpiresAt = await this.#settler.extend(this, ms, options);
     return this.leaseExpiresAt;
   }
+}
+
+/** How many messages came together with this one; 0 if nobody knows. */
+export function frameSizeOf(delivery: Delivery): number {
+  return ConsumeMessage.frameSizeOf(delivery);
 }

@@ -25,7 +25,7 @@ import {
   NackRequest,
   ReceiveRequest,
 } from "./gen/fila/v1/service.js";
-import { EnqueueResult } from "./message.js";
+import { EnqueueResult, frameSizeOf } from "./message.js";
 import type { Delivery, EnqueueMessage, Headers, NackOptions } from "./message.js";
 import type { ConsumeOptions } from "./options.js";
 import { TRACEPARENT } from "./tracing.js";
@@ -55,6 +55,9 @@ export interface Item extends Subject {
   readonly queue: string;
   /** Whether it may be sent again after a failure that leaves open if it was applied. */
   readonly isRepeatable: boolean;
+  /** Of an ack: the token of its delivery, and how many messages came together with it. */
+  readonly leaseToken?: string;
+  readonly frameSize?: number;
 }
 
 interface ItemOutcome {
@@ -68,7 +71,7 @@ export interface Batch<T> {
   readonly read: (result: ItemOutcome) => T;
 }
 
-function batch<R extends ItemOutcome, T>(
+export function batch<R extends ItemOutcome, T>(
   method: string,
   codec: Codec<{ results: R[] }>,
   read: (result: R) => T,
@@ -145,7 +148,7 @@ export function encode<T>(codec: Codec<T>, request: T): Buffer {
 // which leaves half a message behind.
 let idleWriter: BinaryWriter | null = null;
 
-function element<T>(codec: Codec<T>, request: T): Uint8Array {
+export function element<T>(codec: Codec<T>, request: T): Uint8Array {
   const writer = idleWriter ?? new BinaryWriter();
   idleWriter = null;
   writer.uint32(0x0a).fork(); // The tag of a length-delimited field 1.
@@ -241,7 +244,8 @@ export function receiveRequest(
 }
 
 export function ackItem(delivery: Delivery): Item {
-  return deliveryItem(delivery, AckRequest, {});
+  const item = deliveryItem(delivery, AckRequest, {});
+  return { ...item, leaseToken: delivery.leaseToken, frameSize: frameSizeOf(delivery) };
 }
 
 export function nackItem(delivery: Delivery, error: string, options: NackOptions): Item {

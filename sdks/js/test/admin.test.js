@@ -90,23 +90,85 @@ test("queues are listed", async (context) => {
     depth: Number.MAX_SAFE_INTEGER,
     inFlight: 1,
     activeConsumers: 2,
-    delayed: 3,
+    leaderNodeId: 3,
     paused: true,
     deadLetterOf: "",
+    delayed: 4,
+    counters: {
+      enqueued: 5,
+      delivered: 6,
+      acked: 7,
+      nacked: 8,
+      expired: 9,
+      deadLettered: 10,
+      timedOut: 11,
+      duplicates: 12,
+    },
+    oldestPendingAgeMs: 13,
+    throttled: 14,
+    deadLetters: 15,
   };
   const list = exchange(broker, "ListQueues", { queues: [row] });
   const [, rows] = await list(client.listQueues());
   assert.deepEqual(rows, [row]);
 });
 
+const THROTTLE = {
+  key: "mail",
+  tokens: 0.5,
+  ratePerSecond: 1.5,
+  burst: 2,
+  passed: 3,
+  blocked: 4,
+  concurrencyLimit: 5,
+  inFlight: 6,
+  pausedUntil: MOMENT,
+  waiting: 7,
+  passedPerSecond: 8.5,
+  blockedPerSecond: 9.5,
+  pattern: "mai*",
+  unset: true,
+  paused: true,
+};
+const RAW_FAILURES = [
+  { failedAt: MOMENT, cause: types.FailureCause.MAX_ATTEMPTS, error: "boom" },
+  { failedAt: undefined, cause: 99, error: "" },
+];
+const FAILURES = [
+  { failedAt: MOMENT, cause: "max_attempts", error: "boom" },
+  { failedAt: null, cause: null, error: "" },
+];
+
+test("throttle keys are listed, paused and resumed", async (context) => {
+  const { broker, client } = await start(context);
+  const list = exchange(broker, "ListThrottles", { throttles: [THROTTLE], totalCount: 7 });
+  const page = { throttles: [THROTTLE], totalCount: 7 };
+  const all = { prefix: "", unset: false, limit: 0 };
+  assert.deepEqual(await list(client.listThrottles()), [all, page]);
+  const options = { unset: true, limit: 1 };
+  const narrowed = { prefix: "mail", ...options };
+  assert.deepEqual(await list(client.listThrottles("mail", options)), [narrowed, page]);
+  const pause = exchange(broker, "Pause");
+  const stripe = { queue: "", fairnessKey: "", throttleKey: "stripe" };
+  const forNow = [{ ...stripe, durationMs: 0 }, undefined];
+  assert.deepEqual(await pause(client.pauseThrottle("stripe")), forNow);
+  const aMinute = [{ ...stripe, durationMs: 60_000 }, undefined];
+  const limited = client.pauseThrottle("stripe", { durationMs: 60_000 });
+  assert.deepEqual(await pause(limited), aMinute);
+  const resume = exchange(broker, "Resume");
+  assert.deepEqual(await resume(client.resumeThrottle("stripe")), [stripe, undefined]);
+});
+
 test("stats are read in full", async (context) => {
   const { broker, client } = await start(context);
   const key = { key: "acme", currentDeficit: -(2 ** 50), weight: 1, paused: true };
-  const throttle = { key: "mail", tokens: 0.5, ratePerSecond: 1.5, burst: 2 };
   const answer = {
     depth: 1,
-    perKeyStats: [key],
-    perThrottleStats: [{ ...throttle, pausedUntil: MOMENT }, throttle],
+    roundKey: "zeta",
+    leaderNodeId: 2,
+    replicationCount: 3,
+    perKeyStats: [key, { key: "zeta", roundPosition: 0 }],
+    perThrottleStats: [THROTTLE, { ...THROTTLE, pausedUntil: undefined }],
     counters: { enqueued: 7 },
     config: { maxAttempts: 3 },
     hooks: { calls: 9, lastError: "boom" },
@@ -116,8 +178,10 @@ test("stats are read in full", async (context) => {
   assert.deepEqual(request, { queue: "orders", maxKeys: 5 });
   assert.equal(stats.depth, 1);
   assert.equal(stats.perKeyStats[0].currentDeficit, -(2 ** 50));
-  assert.deepEqual(stats.perThrottleStats.map((row) => row.pausedUntil), [MOMENT, null]);
-  assert.equal(stats.perThrottleStats[0].ratePerSecond, 1.5);
+  assert.deepEqual(stats.perKeyStats.map((row) => row.roundPosition), [null, 0]);
+  assert.deepEqual(stats.perThrottleStats, [THROTTLE, { ...THROTTLE, pausedUntil: null }]);
+  const { roundKey, leaderNodeId, replicationCount } = stats;
+  assert.deepEqual([roundKey, leaderNodeId, replicationCount], ["zeta", 2, 3]);
   assert.deepEqual([stats.counters.enqueued, stats.config.maxAttempts], [7, 3]);
   assert.deepEqual([stats.config.onHookError, stats.hooks.lastError], ["default", "boom"]);
   broker.script("GetStats", () => ({}));
@@ -139,8 +203,10 @@ test("a number beyond what JavaScript can tell apart is not rounded", async (con
 
 test("peek shows messages and where to go on", async (context) => {
   const { broker, client } = await start(context);
+  const failed = message("a");
+  failed.metadata.failures = RAW_FAILURES;
   const rows = [
-    { message: message("a"), state: types.MessageState.DELAYED, position: 7 },
+    { message: failed, state: types.MessageState.DELAYED, position: 7 },
     { message: message("b"), state: 99, position: 8 },
   ];
   const ask = exchange(broker, "Peek", { messages: rows, nextPosition: 9, endPosition: 20 });
@@ -161,6 +227,7 @@ test("peek shows messages and where to go on", async (context) => {
     ["a", "delayed", 7],
     ["b", null, 8],
   ]);
+  assert.deepEqual(page.messages[0].message.failures, FAILURES);
   assert.ok(page.messages[0].message instanceof Message);
   assert.ok(!("ack" in page.messages[0].message));
   const wrong = client.peek("orders", { state: "lost" });
@@ -184,10 +251,15 @@ test("purge, pause and resume take one fairness key or all", async (context) => 
   const purge = exchange(broker, "Purge", { purged: 4 });
   assert.deepEqual(await purge(client.purge("orders")), [all, 4]);
   assert.deepEqual(await purge(client.purge("orders", options)), [narrowed, 4]);
-  for (const [method, name] of [["Pause", "pause"], ["Resume", "resume"]]) {
+  for (const [method, name, others] of [
+    ["Pause", "pause", { throttleKey: "", durationMs: 0 }],
+    ["Resume", "resume", { throttleKey: "" }],
+  ]) {
     const change = exchange(broker, method);
-    assert.deepEqual(await change(client[name]("orders")), [all, undefined]);
-    assert.deepEqual(await change(client[name]("orders", options)), [narrowed, undefined]);
+    const [whole] = await change(client[name]("orders"));
+    assert.deepEqual(whole, { ...all, ...others });
+    const [one] = await change(client[name]("orders", options));
+    assert.deepEqual(one, { ...narrowed, ...others });
   }
 });
 
@@ -207,8 +279,12 @@ test("one message is cancelled, and a queue deleted", async (context) => {
   const cancel = exchange(broker, "CancelMessage");
   const expected = { queue: "orders", messageId: "m" };
   assert.deepEqual(await cancel(client.cancel("orders", "m")), [expected, undefined]);
-  const remove = exchange(broker, "DeleteQueue");
-  assert.deepEqual(await remove(client.deleteQueue("orders")), [{ queue: "orders" }, undefined]);
+  const gone = { messages: 3, deadLetters: 2 };
+  const remove = exchange(broker, "DeleteQueue", gone);
+  const request = { queue: "orders", keepDeadLetters: false };
+  assert.deepEqual(await remove(client.deleteQueue("orders")), [request, gone]);
+  const kept = client.deleteQueue("orders", { keepDeadLetters: true });
+  assert.deepEqual(await remove(kept), [{ ...request, keepDeadLetters: true }, gone]);
 });
 
 test("explain says why, with reasons by name", async (context) => {
@@ -223,6 +299,8 @@ test("explain says why, with reasons by name", async (context) => {
     estimatedAt: MOMENT,
     state: types.MessageState.PENDING,
     ahead: 3,
+    failures: RAW_FAILURES,
+    unsetThrottleKeys: ["mail", "sms"],
   };
   const ask = exchange(broker, "Explain", answer);
   const options = { fairnessKey: "acme", messageId: "m" };
@@ -230,6 +308,8 @@ test("explain says why, with reasons by name", async (context) => {
   assert.deepEqual(request, { queue: "orders", ...options });
   assert.deepEqual([found.summary, found.state, found.ahead], ["waits", "pending", 3]);
   assert.deepEqual(found.estimatedAt, MOMENT);
+  assert.deepEqual(found.failures, FAILURES);
+  assert.deepEqual(found.unsetThrottleKeys, ["mail", "sms"]);
   assert.deepEqual(found.reasons.map(({ kind }) => kind), [
     ...[null, "throttled", "concurrency", "turn", "delayed", "paused", "no_credit", "leased"],
     ...["backpressure", "hook_bypassed", null],
@@ -244,7 +324,11 @@ test("runtime configuration is written and read", async (context) => {
   const { broker, client } = await start(context);
   const pair = { key: "throttle:mail:rate", value: "5" };
   const set = exchange(broker, "SetConfig");
-  assert.deepEqual(await set(client.setConfig(pair.key, pair.value)), [pair, undefined]);
+  const one = [{ ...pair, entries: [] }, undefined];
+  assert.deepEqual(await set(client.setConfig(pair.key, pair.value)), one);
+  const burst = { key: "throttle:mail:burst", value: "" };
+  const both = client.setConfigAll({ [pair.key]: pair.value, [burst.key]: burst.value });
+  assert.deepEqual(await set(both), [{ key: "", value: "", entries: [pair, burst] }, undefined]);
   const get = exchange(broker, "GetConfig", { value: "5" });
   assert.deepEqual(await get(client.getConfig(pair.key)), [{ key: pair.key }, "5"]);
   const remove = exchange(broker, "DeleteConfig");
@@ -264,14 +348,17 @@ test("API keys are created, listed and revoked", async (context) => {
     { permission: "consume", pattern: "b.*" },
     { permission: "admin", pattern: "*" },
   ];
-  const raw = acl.map((entry, index) => ({ ...entry, permission: index + 1 }));
+  const raw = acl.map(({ permission, pattern }) => ({ kind: permission, pattern }));
   const options = { acl, expiresAt: MOMENT, superadmin: true };
   const [request, key] = await create(client.createApiKey("name", options));
-  assert.deepEqual(request, { name: "name", expiresAt: MOMENT, superadmin: true, acl: raw });
+  const expiresAtMs = MOMENT.getTime();
+  assert.deepEqual(request, { name: "name", expiresAtMs, superadmin: true, acl: raw });
+  const past = client.createApiKey("name", { expiresAt: new Date(0) });
+  await assert.rejects(past, /^RangeError: expiresAt must be after 1970; leave it out for never$/);
   assert.deepEqual([key.keyId, key.secret], ["id", "s"]);
   const [bare] = await create(client.createApiKey("name"));
   assert.deepEqual(bare, types.CreateApiKeyRequest.create({ name: "name" }));
-  const newer = { permission: 9, pattern: "x" };
+  const newer = { kind: "own", pattern: "x" };
   const keys = [
     { keyId: "id", name: "n", createdAt: MOMENT, superadmin: true, acl: [...raw, newer] },
     { keyId: "other", expiresAt: MOMENT },
@@ -284,7 +371,7 @@ test("API keys are created, listed and revoked", async (context) => {
     createdAt: MOMENT,
     expiresAt: null,
     superadmin: true,
-    acl: [...acl, { permission: "9", pattern: "x" }],
+    acl: [...acl, { permission: "own", pattern: "x" }],
   });
   assert.deepEqual([second.createdAt, second.expiresAt, second.acl], [null, MOMENT, []]);
   const revoke = exchange(broker, "RevokeApiKey");
@@ -294,7 +381,7 @@ test("API keys are created, listed and revoked", async (context) => {
 test("what an API key may do is replaced and read", async (context) => {
   const { broker, client } = await start(context);
   const acl = [{ permission: "produce", pattern: "orders" }];
-  const raw = [{ permission: types.Permission.PRODUCE, pattern: "orders" }];
+  const raw = [{ kind: "produce", pattern: "orders" }];
   const set = exchange(broker, "SetAcl");
   assert.deepEqual(await set(client.setAcl("id", acl)), [{ keyId: "id", acl: raw }, undefined]);
   const get = exchange(broker, "GetAcl", { acl: raw, superadmin: true });

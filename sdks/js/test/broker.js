@@ -21,11 +21,13 @@ const METHODS = {
   FilaService: [
     ...["Enqueue", "EnqueueBatch", "Consume", "Receive", "Ack", "Nack", "AckBatch", "NackBatch"],
     "ExtendLease",
+    "SettleGrants",
   ],
   FilaAdmin: [
     ...["CreateQueue", "UpdateQueue", "DeleteQueue", "ListQueues", "GetStats", "Redrive", "Peek"],
     ...["Purge", "Pause", "Resume", "Explain", "CancelMessage", "SetConfig", "GetConfig"],
-    ...["DeleteConfig", "ListConfig", "CreateApiKey", "RevokeApiKey", "ListApiKeys", "SetAcl"],
+    ...["DeleteConfig", "ListConfig", "ListThrottles", "CreateApiKey", "RevokeApiKey"],
+    ...["ListApiKeys", "SetAcl"],
     "GetAcl",
   ],
 };

@@ -91,6 +91,7 @@ test("a message has everything that the broker sent", async (context) => {
     throttleKeys: ["mail"],
     attemptCount: 2,
     lastError: "boom",
+    failures: [{ failedAt: enqueuedAt, cause: types.FailureCause.NACK, error: "boom" }],
   };
   raw.timestamps = { enqueuedAt, leaseExpiresAt };
   broker.script("Receive", () => ({ messages: [raw, { id: "bare" }] }));
@@ -107,6 +108,7 @@ test("a message has everything that the broker sent", async (context) => {
     attemptCount: 2,
     leaseToken: "token-of-m",
     lastError: "boom",
+    failures: [{ failedAt: enqueuedAt, cause: "nack", error: "boom" }],
     enqueuedAt,
     leaseExpiresAt,
   });

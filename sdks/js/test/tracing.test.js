@@ -1,20 +1,34 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 // The active span travels with the message and with the call; nobody's own context is replaced.
+// And back: a message gives its sender's context, and a span around its handling.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
-import { Client } from "@fila/client";
-import { ROOT_CONTEXT, context as otel, createTraceState, trace } from "@opentelemetry/api";
-import { AlwaysOffSampler, NodeTracerProvider } from "@opentelemetry/sdk-trace-node";
+import { Client, Message, extract, processing } from "@fila/client";
+import {
+  ROOT_CONTEXT,
+  SpanKind,
+  SpanStatusCode,
+  context as otel,
+  createTraceState,
+  trace,
+} from "@opentelemetry/api";
+import {
+  AlwaysOffSampler,
+  InMemorySpanExporter,
+  NodeTracerProvider,
+  SimpleSpanProcessor,
+} from "@opentelemetry/sdk-trace-node";
 
 import { Gate, ScriptedBroker, frame, framesThenIdle, until } from "./broker.js";
 
 const OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-const provider = new NodeTracerProvider();
+const exporter = new InMemorySpanExporter();
+const provider = new NodeTracerProvider({ spanProcessors: [new SimpleSpanProcessor(exporter)] });
 provider.register();
 const tracer = provider.getTracer("test");
 
@@ -126,4 +140,110 @@ test("without OpenTelemetry nothing is added and nothing is loaded", async (cont
   const { stdout, stderr } = await promisify(execFile)(process.execPath, args, options);
   assert.deepEqual([stdout, stderr], ["[]\n", ""]);
   assert.deepEqual(headersSent(broker), [{ a: "b" }]);
+});
+
+function received(headers = {}) {
+  const metadata = { queueId: "orders", fairnessKey: "acme", throttleKeys: [], failures: [] };
+  const raw = { id: "m-1", headers: Object.entries(headers), payload: Buffer.from("x"), metadata };
+  return new Message(raw);
+}
+
+/** The spans of the consumer's side that ended meanwhile. */
+async function ended(run) {
+  exporter.reset();
+  await run();
+  return exporter.getFinishedSpans().filter(({ kind }) => kind === SpanKind.CONSUMER);
+}
+
+function named({ traceId, spanId, traceFlags }) {
+  return `00-${traceId}-${spanId}-0${traceFlags}`;
+}
+
+test("a message's context is its sender's", () => {
+  const message = received({ traceparent: OWN, tracestate: "vendor=value,other=1" });
+  const sender = trace.getSpanContext(extract(message));
+  assert.equal(named(sender), OWN);
+  assert.ok(sender.isRemote);
+  assert.equal(sender.traceState.get("vendor"), "value");
+  assert.equal(sender.traceState.serialize(), "vendor=value,other=1");
+  const changed = sender.traceState.set("mine", "2").unset("other");
+  assert.equal(changed.serialize(), "mine=2,vendor=value");
+  const span = tracer.startSpan("mine", {}, extract(message));
+  assert.equal(named(span.parentSpanContext), OWN);
+  assert.equal(span.spanContext().traceState.serialize(), "vendor=value,other=1");
+});
+
+test("a message without a context leaves the current one", () => {
+  const zeros = `00-${"0".repeat(32)}-${"1".repeat(16)}-01`;
+  for (const traceparent of [undefined, "nonsense", `${OWN}-more`, `ff${OWN.slice(2)}`, zeros]) {
+    const headers = traceparent === undefined ? {} : { traceparent };
+    tracer.startActiveSpan("mine", (span) => {
+      assert.equal(trace.getSpan(extract(received(headers))), span);
+    });
+  }
+});
+
+test("processing is a consumer's span below its sender", async () => {
+  const [span] = await ended(async () => {
+    const given = await processing(received({ traceparent: OWN }), (active) => {
+      assert.equal(trace.getActiveSpan(), active);
+      return 42;
+    });
+    assert.equal(given, 42);
+  });
+  assert.equal(span.name, "process orders");
+  assert.equal(named(span.parentSpanContext), OWN);
+  assert.deepEqual(span.links.map(({ context }) => named(context)), [OWN]);
+  assert.deepEqual(span.attributes, {
+    "messaging.system": "fila",
+    "messaging.operation.name": "process",
+    "messaging.operation.type": "process",
+    "messaging.destination.name": "orders",
+    "messaging.message.id": "m-1",
+    fairness_key: "acme",
+  });
+  assert.equal(span.status.code, SpanStatusCode.UNSET);
+});
+
+test("processing inside a span is below that one and linked to its sender", async () => {
+  const mine = tracer.startSpan("mine");
+  const [span] = await ended(() =>
+    otel.with(trace.setSpan(otel.active(), mine), () =>
+      processing(received({ traceparent: OWN }), () => undefined),
+    ),
+  );
+  assert.equal(named(span.parentSpanContext), named(mine.spanContext()));
+  assert.deepEqual(span.links.map(({ context }) => named(context)), [OWN]);
+});
+
+test("processing a message without a context begins a trace", async () => {
+  const [span] = await ended(() => processing(received({ traceparent: "x" }), () => undefined));
+  assert.equal(span.parentSpanContext, undefined);
+  assert.deepEqual(span.links, []);
+});
+
+test("processing that fails says so and throws", async () => {
+  const failing = () => processing(received(), () => Promise.reject(new RangeError("no")));
+  const [span] = await ended(() => assert.rejects(failing, RangeError));
+  assert.equal(span.status.code, SpanStatusCode.ERROR);
+  assert.equal(span.attributes["error.type"], "RangeError");
+});
+
+test("a span that the sender does not sample is not recorded", async () => {
+  const message = received({ traceparent: OWN.slice(0, -1) + "0" });
+  const spans = await ended(() =>
+    processing(message, (span) => assert.equal(span.isRecording(), false)),
+  );
+  assert.deepEqual(spans, []);
+});
+
+test("without OpenTelemetry processing just runs", async () => {
+  const program = `
+    const { Message, extract, processing } = require("@fila/client");
+    const message = new Message({ id: "m", headers: [], payload: Buffer.alloc(0) });
+    processing(message, (span) => [span, extract(message)]).then(console.log);`;
+  const options = { cwd: new URL(".", import.meta.url), timeout: 60_000 };
+  const args = ["--input-type=commonjs", "-e", program];
+  const { stdout } = await promisify(execFile)(process.execPath, args, options);
+  assert.equal(stdout, "[ undefined, undefined ]\n");
 });

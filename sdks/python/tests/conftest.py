@@ -2,17 +2,19 @@
 """A broker that does what a test tells it: real gRPC over loopback, answers from a script.
 
 It records what arrived (method, request, metadata, time left), so that tests can look at the wire
-and not at the client's inside.
+and not at the client's inside. Nothing of it outlives its test: a script that still runs is waited
+for, and one that answers nonsense fails the test that wrote it, not one that runs later.
 """
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import grpc
@@ -22,6 +24,10 @@ import fila
 from fila.v1 import admin_pb2_grpc, messages_pb2, service_pb2, service_pb2_grpc
 
 CERTS = Path(__file__).parent / "certs"
+# For what happens soon on a machine that is not busy with something else.
+PATIENCE_S = 60
+
+Script = Callable[[Any, grpc.ServicerContext], Any]
 
 
 @dataclass
@@ -37,18 +43,26 @@ class Seen:
 class ScriptedBroker:
     """Answers every call with success unless `script` says otherwise."""
 
-    def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+        scripts: Mapping[str, Script] = MappingProxyType({}),
+    ) -> None:
         self.seen: list[Seen] = []
-        self.scripts: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+        self.defects: list[str] = []
+        self.scripts: dict[str, Script] = {
             "EnqueueBatch": self.store,
             "AckBatch": self.settle,
             "NackBatch": self.settle,
+            **scripts,
         }
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         # As the real one: a second broker must not be able to take over the port.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 << 20)]
-        self._server = grpc.server(ThreadPoolExecutor(max_workers=64), options=options)
+        self._pool = ThreadPoolExecutor(max_workers=64)
+        self._server = grpc.server(self._pool, options=options)
         service = self._servicer(service_pb2_grpc.FilaServiceServicer)
         admin = self._servicer(admin_pb2_grpc.FilaAdminServicer)
         service_pb2_grpc.add_FilaServiceServicer_to_server(service, self._server)
@@ -64,20 +78,22 @@ class ScriptedBroker:
     def target(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def script(self, method: str, answer: Callable[[Any, grpc.ServicerContext], Any]) -> None:
+    def script(self, method: str, answer: Script) -> None:
         self.scripts[method] = answer
 
     def calls(self, method: str) -> list[Seen]:
         return [call for call in self.seen if call.method == method]
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        deadline = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
             time.sleep(0.005)
 
     def stop(self) -> None:
+        """Ends every call, and waits for the scripts that answer them."""
         self._server.stop(None).wait()
+        self._pool.shutdown()
 
     def store(self, request: Any, context: grpc.ServicerContext) -> Any:
         """The id of a message is its payload and a number, so that tests can tell whose it is."""
@@ -98,7 +114,7 @@ class ScriptedBroker:
 
     def _servicer(self, base: type) -> Any:
         methods = {
-            name: self._stream(name) if name == "Consume" else self._unary(name)
+            name: self._stream(name) if name in ("Consume", "Backup") else self._unary(name)
             for name in vars(base)
             if not name.startswith("_")
         }
@@ -107,16 +123,29 @@ class ScriptedBroker:
     def _unary(self, name: str) -> Callable[..., Any]:
         def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Any:
             self._record(name, request, context)
-            return self.scripts[name](request, context)
+            with self._watched(name):
+                answer = self.scripts[name](request, context)
+                assert answer is not None, "no answer"
+                return answer
 
         return handle
 
     def _stream(self, name: str) -> Callable[..., Any]:
         def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._record(name, request, context)
-            yield from self.scripts[name](request, context)
+            with self._watched(name):
+                yield from self.scripts[name](request, context)
 
         return handle
+
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if type(error) is not Exception or error.args:  # that is how gRPC's abort() leaves
+                self.defects.append(f"{name}: {error!r}")
+            raise
 
     def _record(self, name: str, request: Any, context: grpc.ServicerContext) -> None:
         metadata = {key: str(value) for key, value in context.invocation_metadata()}
@@ -140,7 +169,7 @@ def idle(context: grpc.ServicerContext) -> None:
     """Keeps a stream open until its client ends it."""
     ended = threading.Event()
     if context.add_callback(ended.set):
-        ended.wait(30)
+        assert ended.wait(PATIENCE_S)
 
 
 def refuse(code: grpc.StatusCode, text: str = "", reason: str | None = None) -> Callable[..., Any]:
@@ -157,7 +186,14 @@ def refuse(code: grpc.StatusCode, text: str = "", reason: str | None = None) -> 
 @pytest.fixture
 def wire() -> SimpleNamespace:
     """What tests build answers and scripts from."""
-    return SimpleNamespace(message=message, frame=frame, idle=idle, refuse=refuse, certs=CERTS)
+    return SimpleNamespace(
+        message=message,
+        frame=frame,
+        idle=idle,
+        refuse=refuse,
+        certs=CERTS,
+        patience_s=PATIENCE_S,
+    )
 
 
 @pytest.fixture
@@ -172,6 +208,7 @@ def start_broker() -> Iterator[Callable[..., ScriptedBroker]]:
     yield start
     for broker in brokers:
         broker.stop()
+    assert [defect for broker in brokers for defect in broker.defects] == []
 
 
 @pytest.fixture

@@ -6,38 +6,46 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 
 import grpc
 import pytest
 
 import fila
 from fila import _connection
-from fila.v1 import service_pb2
+from fila.v1 import admin_pb2, service_pb2
 
 KEY = "fk_0123456789.secret~key"
 
 
-def about(seconds):
-    # gRPC rounds the deadlines that it sends up, by as much as a per cent.
-    return pytest.approx(seconds, abs=0.5)
+class About:
+    """Equals what is left of so many seconds when a request arrives, on a busy machine too."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __repr__(self):
+        return f"about {self.seconds} s"
+
+    def __eq__(self, left):
+        # gRPC rounds the deadlines that it sends up, by as much as a per cent.
+        return self.seconds / 2 < left <= self.seconds * 1.02
 
 
 def test_unary_calls_have_a_deadline_of_five_seconds(broker, client):
     client.enqueue("orders")
     client.enqueue_many([fila.EnqueueMessage("orders")])
     client.ack("orders", "m")
-    assert [call.time_remaining for call in broker.seen] == [about(5)] * 3
+    assert [call.time_remaining for call in broker.seen] == [About(5)] * 3
 
 
 def test_a_call_can_choose_its_own_deadline(broker):
-    with fila.Client(broker.target, timeout=40) as client:
+    with fila.Client(broker.target, timeout=60) as client:
         client.enqueue("orders")
         client.enqueue("orders", timeout=20)
         client.ack("orders", "m", timeout=20)
         client.enqueue_many([fila.EnqueueMessage("orders")], timeout=20)
     seen = [call.time_remaining for call in broker.seen]
-    assert seen == [about(40), about(20), about(20), about(20)]
+    assert seen == [About(60), About(20), About(20), About(20)]
 
 
 @pytest.mark.asyncio
@@ -48,7 +56,7 @@ async def test_async_deadlines(broker, wire):
         await client.enqueue("orders", timeout=20)
         await anext(client.consume("orders"))
     default, chosen, stream = (call.time_remaining for call in broker.seen[:3])
-    assert (default, chosen) == (about(5), about(20))
+    assert (default, chosen) == (About(5), About(20))
     assert is_unlimited(stream)
 
 
@@ -63,12 +71,14 @@ def is_unlimited(time_remaining):
     return time_remaining is None or time_remaining > 10**8
 
 
-def test_a_client_enforces_the_deadline_itself(broker, client):
-    broker.script("DeleteQueue", lambda *_: time.sleep(2))
-    started = time.monotonic()
+def test_a_client_enforces_the_deadline_itself(broker, client, wire):
+    def silence(request, context):
+        wire.idle(context)
+        return admin_pb2.DeleteQueueResponse()
+
+    broker.script("DeleteQueue", silence)
     with pytest.raises(fila.DeadlineExceededError):
         client.delete_queue("orders", timeout=0.2)
-    assert time.monotonic() - started < 1
 
 
 def test_a_deadline_that_has_passed_is_exceeded(broker, client):
@@ -80,14 +90,14 @@ def test_a_deadline_that_has_passed_is_exceeded(broker, client):
     assert broker.seen == []
 
 
-def test_nobody_there_is_unavailable_at_once(start_broker):
+def test_nobody_there_is_unavailable_and_not_a_matter_of_time(start_broker):
     gone = start_broker()
     gone.stop()
-    with fila.Client(gone.target) as client:
-        started = time.monotonic()
-        with pytest.raises(fila.UnavailableError) as caught:
-            client.enqueue("orders")
-        assert time.monotonic() - started < 2
+    with (
+        fila.Client(gone.target, timeout=60) as client,
+        pytest.raises(fila.UnavailableError) as caught,
+    ):
+        client.enqueue("orders")
     assert caught.value.retryable
 
 
@@ -354,16 +364,16 @@ async def test_a_client_that_was_never_used_can_be_closed():
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "k"])
-def test_close_ends_calls_under_way(broker, idempotency_key):
+def test_close_ends_calls_under_way(broker, wire, idempotency_key):
     arrived, release = threading.Event(), threading.Event()
 
     def hang(request, context):
         arrived.set()
-        release.wait(10)
+        assert release.wait(wire.patience_s)
         return broker.store(request, context)
 
     broker.script("EnqueueBatch", hang)
-    client = fila.Client(broker.target)
+    client = fila.Client(broker.target, timeout=2 * wire.patience_s)
     found = []
 
     def enqueue():
@@ -375,39 +385,36 @@ def test_close_ends_calls_under_way(broker, idempotency_key):
     callers = [threading.Thread(target=enqueue) for _ in range(5)]
     for caller in callers:
         caller.start()
-    arrived.wait(5)
-    started = time.monotonic()
+    assert arrived.wait(wire.patience_s)
     client.close()
     for caller in callers:
-        caller.join(5)
+        caller.join()
     release.set()
-    assert time.monotonic() - started < 2
     assert [type(error) for error in found] == [fila.ClientClosedError] * 5
 
 
 @pytest.mark.asyncio
-async def test_async_close_ends_calls_under_way(broker):
+async def test_async_close_ends_calls_under_way(broker, wire):
     arrived, release = threading.Event(), threading.Event()
 
     def hang(request, context):
         arrived.set()
-        release.wait(10)
+        assert release.wait(wire.patience_s)
         return broker.store(request, context)
 
     broker.script("EnqueueBatch", hang)
-    client = fila.AsyncClient(broker.target)
+    client = fila.AsyncClient(broker.target, timeout=2 * wire.patience_s)
     calls = [asyncio.create_task(client.enqueue("orders")) for _ in range(5)]
-    await asyncio.to_thread(arrived.wait, 5)
+    assert await asyncio.to_thread(arrived.wait, wire.patience_s)
     more = [asyncio.create_task(client.enqueue("orders")) for _ in range(5)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(2):
-        await client.close()
-        found = await asyncio.gather(*calls, *more, return_exceptions=True)
+    await client.close()
+    found = await asyncio.gather(*calls, *more, return_exceptions=True)
     release.set()
     assert [type(error) for error in found] == [fila.ClientClosedError] * 10
 
 
-def test_a_process_exits_after_close_and_without_it(broker):
+def test_a_process_exits_after_close_and_without_it(broker, wire):
     program = f"""
 import fila, threading
 client = fila.Client({broker.target!r})
@@ -415,11 +422,9 @@ client.enqueue("orders")
 consumer = client.consume("orders")
 threading.Thread(target=list, args=(consumer,), daemon=True).start()
 """
-    broker.script("Consume", lambda request, context: time.sleep(5) or iter(()))
+    broker.script("Consume", lambda request, context: wire.idle(context) or iter(()))
     for end in ("client.close()", ""):
-        started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", program + end], capture_output=True, timeout=20, check=True
+            [sys.executable, "-c", program + end], capture_output=True, timeout=60, check=True
         )
-        assert time.monotonic() - started < 10
         assert done.stderr == b"", end

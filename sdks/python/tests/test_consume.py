@@ -125,7 +125,7 @@ def test_receive_returns_what_there_is_and_waits_longer_than_the_broker(broker, 
     assert call.request == service_pb2.ReceiveRequest(
         queue="orders", max_messages=5, wait_ms=20_000, visibility_timeout_ms=7
     )
-    assert call.time_remaining == pytest.approx(20 + 5, abs=0.5)
+    assert 20 < call.time_remaining < 20 + 5.5
 
 
 def test_unknown_queue_is_raised_by_the_first_iteration(broker, client, wire):
@@ -174,7 +174,8 @@ def test_a_stream_that_ends_is_opened_again(broker, wire, ending, caplog):
         client.consume("orders") as consumer,
     ):
         assert [next(consumer).id for _ in range(3)] == ["m-1", "m-2", "m-3"]
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    ours = [record.levelname for record in caplog.records if record.name == "fila"]
+    assert ours == ["WARNING"] * 2
 
 
 def test_a_consumer_survives_a_broker_restart(start_broker, wire):
@@ -190,9 +191,9 @@ def test_a_consumer_survives_a_broker_restart(start_broker, wire):
         reader.start()
         first.stop()
         time.sleep(0.3)  # Longer than every backoff, so that attempts fail in between.
-        second = start_broker(port=first.port)
-        second.script("Consume", frames_then_idle(wire, wire.frame("after")))
-        reader.join(10)
+        script = frames_then_idle(wire, wire.frame("after"))
+        start_broker(port=first.port, scripts={"Consume": script})
+        reader.join(wire.patience_s)
         assert [message.id for message in found] == ["after"]
         assert client.enqueue("orders", None, b"x").startswith("x#")
 
@@ -209,9 +210,9 @@ async def test_an_async_consumer_survives_a_broker_restart(start_broker, wire):
         reader = asyncio.create_task(anext(consumer))
         await asyncio.to_thread(first.stop)
         await asyncio.sleep(0.3)
-        second = start_broker(port=first.port)
-        second.script("Consume", frames_then_idle(wire, wire.frame("after")))
-        async with asyncio.timeout(10):
+        script = frames_then_idle(wire, wire.frame("after"))
+        start_broker(port=first.port, scripts={"Consume": script})
+        async with asyncio.timeout(wire.patience_s):
             assert (await reader).id == "after"
 
 
@@ -222,28 +223,26 @@ def test_a_consumer_may_be_opened_before_the_broker(start_broker, wire):
         fila.Client(port.target, backoff=QUICK) as client,
         client.consume("orders") as consumer,
     ):
-        timer = threading.Timer(
-            0.3,
-            lambda: start_broker(port=port.port).script(
-                "Consume", frames_then_idle(wire, wire.frame("a"))
-            ),
-        )
+        scripts = {"Consume": frames_then_idle(wire, wire.frame("a"))}
+        timer = threading.Timer(0.3, start_broker, kwargs={"port": port.port, "scripts": scripts})
         timer.start()
         assert next(consumer).id == "a"
+        timer.join()
 
 
-def test_attempts_are_spread_and_never_hot(broker, wire):
+def test_attempts_are_spread_and_never_hot(broker, wire, monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 1.0)
     broker.script("Consume", wire.refuse(grpc.StatusCode.UNAVAILABLE, "away"))
+    started = time.monotonic()
     with fila.Client(broker.target, backoff=fila.Backoff(0.1, 0.2)) as client:
         consumer = client.consume("orders")
         reader = threading.Thread(target=list, args=(consumer,))
         reader.start()
-        time.sleep(1.5)
+        broker.wait_for(lambda: len(broker.calls("Consume")) >= 5)
         consumer.close()
-        reader.join(5)
+        reader.join(wire.patience_s)
         assert not reader.is_alive()
-    # Waits are between 0 and 0.2 s, 0.1 s on average: some 15, never hundreds.
-    assert 4 <= len(broker.calls("Consume")) <= 60
+    assert time.monotonic() - started >= 0.1 + 3 * 0.2
 
 
 def test_backoff_doubles_to_its_bound_and_uses_all_of_the_range():
@@ -283,27 +282,27 @@ def test_close_from_another_thread_ends_a_blocked_iteration(broker, client, wire
     rest = []
     reader = threading.Thread(target=lambda: rest.extend(consumer))
     reader.start()
-    time.sleep(0.1)
-    started = time.monotonic()
+    broker.wait_for(lambda: consumer._is_reading)
     consumer.close()
-    reader.join(5)
+    reader.join(wire.patience_s)
     assert not reader.is_alive()
-    assert time.monotonic() - started < 1
     assert rest == []
-    assert script.ended.wait(5)
+    assert script.ended.wait(wire.patience_s)
     consumer.close()
 
 
-def test_close_ends_an_iteration_that_waits_to_reconnect(start_broker):
+def test_close_ends_an_iteration_that_waits_to_reconnect(start_broker, wire, monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 1.0)
     gone = start_broker()
     gone.stop()
-    with fila.Client(gone.target, backoff=fila.Backoff(30, 60)) as client:
+    forever = 2 * wire.patience_s
+    with fila.Client(gone.target, backoff=fila.Backoff(forever, forever)) as client:
         consumer = client.consume("orders")
         reader = threading.Thread(target=list, args=(consumer,))
         reader.start()
-        time.sleep(0.3)
+        gone.wait_for(lambda: consumer._reconnect.attempts)
         consumer.close()
-        reader.join(2)
+        reader.join(wire.patience_s)
         assert not reader.is_alive()
 
 
@@ -321,12 +320,13 @@ def test_closing_the_client_ends_its_consumers_cleanly(start_broker, wire, state
     ]
     for reader in readers:
         reader.start()
-    time.sleep(0.5)
-    started = time.monotonic()
+    if state == "reading":
+        broker.wait_for(lambda: len(broker.calls("Consume")) == 2)
+    else:
+        time.sleep(0.3)  # They try in vain, or are about to: either must end.
     client.close()
     for reader in readers:
-        reader.join(5)
-    assert time.monotonic() - started < 2
+        reader.join(wire.patience_s)
     assert ended == [[], []]
 
 
@@ -337,7 +337,7 @@ def test_leaving_the_loop_and_the_with_block_ends_the_stream(broker, client, wir
         for message in consumer:
             assert message.id == "a"
             break
-    assert script.ended.wait(5)
+    assert script.ended.wait(wire.patience_s)
     # Nobody has seen the others, so they need not wait for their leases to end.
     assert released(broker) == ["b", "c"]
     assert list(consumer) == []
@@ -350,7 +350,7 @@ def test_dropping_a_consumer_ends_its_stream(broker, client, wire):
         assert message.id == "a"
         break
     gc.collect()
-    assert script.ended.wait(5)
+    assert script.ended.wait(wire.patience_s)
     assert released(broker) == ["b"]
 
 
@@ -363,7 +363,7 @@ async def test_dropping_an_async_consumer_ends_its_stream(broker, wire):
             assert message.id == "a"
             break
         gc.collect()
-        assert await asyncio.to_thread(script.ended.wait, 5)
+        assert await asyncio.to_thread(script.ended.wait, wire.patience_s)
     assert released(broker) == ["b"]
 
 
@@ -396,7 +396,7 @@ async def test_async_messages_are_consumed_and_settled(broker, wire):
         assert await client.ack_many(received) == [None, None]
         assert await client.nack_many(received, "boom") == [None, None]
         await received[0].nack("boom")
-    assert script.ended.wait(5)
+    assert script.ended.wait(wire.patience_s)
     acked = [ack.message_id for call in broker.calls("AckBatch") for ack in call.request.acks]
     assert acked == ["a", "b", "c", "x", "y"]
 
@@ -413,12 +413,12 @@ async def test_async_close_from_another_task_ends_a_blocked_iteration(broker, wi
             return [message async for message in consumer]
 
         reader = asyncio.create_task(drain())
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
         await consumer.close()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(wire.patience_s):
             assert await reader == []
         await consumer.close()
-        assert await asyncio.to_thread(script.ended.wait, 5)
+        assert await asyncio.to_thread(script.ended.wait, wire.patience_s)
 
 
 @pytest.mark.asyncio
@@ -430,9 +430,9 @@ async def test_closing_the_async_client_ends_its_consumers_cleanly(broker, wire)
         return [message async for message in client.consume(queue)]
 
     readers = [asyncio.create_task(drain(queue)) for queue in ("orders", "invoices")]
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(broker.wait_for, lambda: len(broker.calls("Consume")) == 2)
     await client.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(wire.patience_s):
         assert await asyncio.gather(*readers) == [[], []]
 
 
@@ -442,7 +442,7 @@ async def test_cancelling_one_anext_loses_neither_stream_nor_message(broker, wir
 
     def answer(request, context):
         yield wire.frame("a")
-        assert send.wait(5)
+        assert send.wait(wire.patience_s)
         yield wire.frame("b")
         wire.idle(context)
 
@@ -456,7 +456,7 @@ async def test_cancelling_one_anext_loses_neither_stream_nor_message(broker, wir
             async with asyncio.timeout(0.1):
                 await anext(consumer)
         send.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(wire.patience_s):
             assert (await anext(consumer)).id == "b"
     assert len(broker.calls("Consume")) == 1
 

@@ -20,6 +20,8 @@ def raw(wire):
     raw.metadata.attempt_count = 2
     raw.metadata.lease_token = "token"
     raw.metadata.last_error = "boom"
+    raw.metadata.failures.add(failed_at=WHEN, cause="FAILURE_CAUSE_EXPIRED", error="lease expired")
+    raw.metadata.failures.add(cause=99)
     raw.timestamps.enqueued_at.FromDatetime(WHEN)
     raw.timestamps.lease_expires_at.FromDatetime(WHEN)
     return raw
@@ -36,6 +38,10 @@ FIELDS = {
     "attempt_count": 2,
     "lease_token": "token",
     "last_error": "boom",
+    "failures": (
+        fila.Failure(WHEN, fila.FailureCause.EXPIRED, "lease expired"),
+        fila.Failure(None, None, ""),
+    ),
     "enqueued_at": WHEN,
     "lease_expires_at": WHEN,
 }
@@ -47,13 +53,13 @@ def test_every_field_is_there_in_any_order(raw, kind):
         message = kind(raw)
         for name in names:
             assert getattr(message, name) == FIELDS[name]
-    assert dataclasses.asdict(kind(raw)) == FIELDS
+    assert [field.name for field in dataclasses.fields(kind)] == list(FIELDS)
 
 
 def test_fields_that_are_not_set_are_empty(wire):
     message = fila.ConsumeMessage(wire.message())
     assert (message.headers, message.payload, message.throttle_keys) == ({}, b"", ())
-    assert (message.attempt_count, message.last_error) == (0, "")
+    assert (message.attempt_count, message.last_error, message.failures) == (0, "", ())
     assert (message.enqueued_at, message.lease_expires_at) == (None, None)
 
 

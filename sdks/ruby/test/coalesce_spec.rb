@@ -16,12 +16,13 @@ RSpec.describe "Coalescing" do
     end
   end
 
-  # Occupies every slot with a request that waits at the gate.
-  def fill_slots
-    hold("EnqueueBatch")
-    held = Array.new(slots) { in_thread { client.enqueue("orders", "first") } }
-    gate.wait_for_requests(slots)
-    held
+  # Occupies every slot with a request that waits at the gate, one after the other.
+  def fill_slots(method = "EnqueueBatch", &call)
+    call ||= ->(_) { client.enqueue("orders", "first") }
+    hold(method)
+    Array.new(slots) do |number|
+      in_thread { call.call("held-#{number}") }.tap { gate.wait_for_requests(1) }
+    end
   end
 
   def coalescer(name = :@enqueues)
@@ -78,9 +79,7 @@ RSpec.describe "Coalescing" do
         results = request.extensions.map { Fila::V1::ExtendLeaseResult.new(lease_expires_at:) }
         Fila::V1::ExtendLeaseResponse.new(results:)
       end
-      hold(method)
-      calls = Array.new(slots) { |n| in_thread { call.call(client, "held-#{n}") } }
-      gate.wait_for_requests(slots)
+      calls = fill_slots(method) { |id| call.call(client, id) }
       calls += Array.new(10) { |n| in_thread { call.call(client, "m-#{n}") } }
       wait_for_waiting(10, name)
       gate.open
@@ -203,8 +202,49 @@ RSpec.describe "Coalescing" do
     rescue Interrupt
       nil # raised in the call, unless that was done before
     end
-    eventually("free slots") { coalescer.instance_variable_get(:@free_slots) == slots }
+    eventually("free slots") { coalescer.instance_variable_get(:@slots).empty? }
     expect(client.enqueue("orders", "x")).to start_with "x#"
+  end
+
+  it "loses no slot to what a trap raises, wherever it does" do
+    interruption = Class.new(StandardError)
+    path = Fila.const_get(:Coalescer).instance_method(:submit).source_location.first
+    # A trap runs on the main thread between two steps of it, which is where a tracer stands.
+    interrupted_at = lambda do |number, &block|
+      steps = 0
+      tracer = TracePoint.new(:line, :call, :c_return, :return) do |point|
+        next if point.path != path || Thread.current != Thread.main || (steps += 1) != number
+
+        tracer.disable
+        raise interruption
+      end
+      tracer.enable(&block)
+      :done
+    rescue interruption
+      :interrupted
+    end
+    interrupted = (1..).take_while do |number|
+      answer = interrupted_at.call(number) { client.enqueue("orders", "x") }
+      eventually("free slots") { coalescer.instance_variable_get(:@slots).empty? }
+      answer == :interrupted
+    end
+    expect(interrupted.length).to be > 20
+    expect(client.enqueue("orders", "x")).to start_with "x#"
+  end
+
+  it "hands a slot on that its caller left before it was served" do
+    first, second = Array.new(2) do |n|
+      item = Fila.const_get(:Wire)::Item.new("x", "orders", "m-#{n}")
+      answer = Fila.const_get(:Answer).new
+      Fila.const_get(:Coalescer)::Seat.new(item, 0, {}, answer, false, false)
+    end
+    served = Thread::Queue.new
+    coalescer.define_singleton_method(:serve) { |seat| served << seat }
+    coalescer.instance_variable_get(:@waiting).push(first, second)
+    coalescer.instance_variable_get(:@slots)[first] = :promised
+    coalescer.send(:leave, first)
+    expect(served.pop).to be second
+    expect(coalescer.instance_variable_get(:@slots).to_a).to eq [[second, :promised]]
   end
 
   describe "the next batch" do

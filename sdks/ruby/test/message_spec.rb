@@ -8,7 +8,8 @@ RSpec.describe Fila::ConsumeMessage do
       id: "m-1", headers: { "tenant" => "acme" }, payload: "secret".b,
       metadata: Fila::V1::MessageMetadata.new(
         fairness_key: "acme", weight: 3, throttle_keys: %w[mail sms], attempt_count: 2,
-        queue_id: "orders", lease_token: "token", last_error: "boom"
+        queue_id: "orders", lease_token: "token", last_error: "boom",
+        failures: [Fila::V1::Failure.new(cause: :FAILURE_CAUSE_NACK, error: "boom")]
       ),
       timestamps: Fila::V1::MessageTimestamps.new(
         enqueued_at: Google::Protobuf::Timestamp.new(seconds: 5, nanos: 1_000_000),
@@ -20,12 +21,13 @@ RSpec.describe Fila::ConsumeMessage do
   it "has the fields of the delivery" do
     message = described_class.new(raw, nil)
     fields = %i[id queue headers payload fairness_key weight throttle_keys attempt_count
-                lease_token last_error enqueued_at lease_expires_at]
+                lease_token last_error failures enqueued_at lease_expires_at]
     expect(fields.to_h { |name| [name, message.public_send(name)] }).to eq(
       id: "m-1", queue: "orders", headers: { "tenant" => "acme" }, payload: "secret".b,
       fairness_key: "acme", weight: 3, throttle_keys: %w[mail sms], attempt_count: 2,
-      lease_token: "token", last_error: "boom", enqueued_at: Time.at(5, 1, :millisecond),
-      lease_expires_at: Time.at(7)
+      lease_token: "token", last_error: "boom",
+      failures: [Fila::Failure.new(failed_at: nil, cause: :nack, error: "boom")],
+      enqueued_at: Time.at(5, 1, :millisecond), lease_expires_at: Time.at(7)
     )
     expect(message.enqueued_at).to be_utc
     expect(message.payload.encoding).to eq Encoding::BINARY
@@ -33,8 +35,8 @@ RSpec.describe Fila::ConsumeMessage do
 
   it "reads a message that holds nothing" do
     message = described_class.new(Fila::V1::Message.new, nil)
-    expect([message.id, message.queue, message.headers, message.throttle_keys])
-      .to eq ["", "", {}, []]
+    expect([message.id, message.queue, message.headers, message.throttle_keys, message.failures])
+      .to eq ["", "", {}, [], []]
     expect([message.enqueued_at, message.lease_expires_at]).to eq [nil, nil]
   end
 

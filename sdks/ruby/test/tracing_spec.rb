@@ -3,7 +3,8 @@
 
 require_relative "support/open_telemetry"
 
-# The active span's context travels with messages and calls; without a span nothing does.
+# The active span's context travels with messages and calls; without a span nothing does. And back:
+# a message gives its sender's context, and a span around its handling.
 RSpec.describe "Tracing" do
   let(:parent) { "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" }
 
@@ -19,7 +20,7 @@ RSpec.describe "Tracing" do
   end
 
   describe "with the API loaded" do
-    before { stub_const("OpenTelemetry::Trace", StandIn::Trace) }
+    before { stub_const("OpenTelemetry", StandIn) }
 
     it "adds nothing without a span, or with one that does not record" do
       client.enqueue("orders")
@@ -78,8 +79,9 @@ RSpec.describe "Tracing" do
         gate.pop
         broker.store(request)
       end
-      held = Array.new(2) { in_thread { client.enqueue("orders", "held") } }
-      2.times { arrived.pop }
+      held = Array.new(2) do
+        in_thread { client.enqueue("orders", "held") }.tap { arrived.pop }
+      end
       ids = %w[1 2 3].map { |digit| digit * 32 }
       calls = ids.map do |trace_id|
         in_thread { StandIn.with_span(trace_id:) { client.enqueue("orders", trace_id) } }
@@ -92,6 +94,92 @@ RSpec.describe "Tracing" do
       expect(shared.request.messages.to_h { |m| [m.payload, m.headers["traceparent"][3, 32]] })
         .to eq(ids.to_h { |id| [id, id] })
       expect(ids).to include shared.metadata["traceparent"][3, 32]
+    end
+  end
+
+  describe "on the way back" do
+    let(:sender) { "00-99998888777766665555444433332222-1111222233334444-01" }
+    let(:spans) { StandIn::Provider.spans }
+
+    before do
+      stub_const("OpenTelemetry", StandIn)
+      spans.clear
+    end
+
+    def received(headers = {})
+      metadata = Fila::V1::MessageMetadata.new(queue_id: "orders", fairness_key: "acme")
+      Fila::Message.new(Fila::V1::Message.new(id: "m-1", headers:, metadata:))
+    end
+
+    def traceparent(context)
+      flags = context.trace_flags.sampled? ? "01" : "00"
+      "00-#{context.hex_trace_id}-#{context.hex_span_id}-#{flags}"
+    end
+
+    it "extracts the sender's context from a message" do
+      context = Fila::Tracing.extract(received("traceparent" => sender, "tracestate" => "v=1"))
+      expect(traceparent(context.span.context)).to eq sender
+      expect(context.span.context.tracestate).to eq "v=1"
+    end
+
+    it "leaves the current context for a message without one" do
+      StandIn.with_span do
+        [{}, { "traceparent" => "nonsense" }].each do |headers|
+          context = Fila::Tracing.extract(received(headers))
+          expect(traceparent(context.span.context)).to eq parent
+        end
+      end
+    end
+
+    it "processes in a consumer's span below the sender" do
+      given = Fila::Tracing.processing(received("traceparent" => sender)) do |span|
+        expect(StandIn::Trace.current_span).to be span
+        expect(span.is_finished).to be_nil
+        42
+      end
+      expect(given).to eq 42
+      span = spans.fetch(0)
+      expect([span.name, span.kind, span.is_finished]).to eq ["process orders", :consumer, true]
+      expect(traceparent(span.parent)).to eq sender
+      expect(span.links.map { |link| traceparent(link.span_context) }).to eq [sender]
+      expect(span.attributes).to eq(
+        "messaging.system" => "fila",
+        "messaging.operation.name" => "process",
+        "messaging.operation.type" => "process",
+        "messaging.destination.name" => "orders",
+        "messaging.message.id" => "m-1",
+        "fairness_key" => "acme"
+      )
+      expect(span.status).to be_nil
+    end
+
+    it "processes below an active span, linked to the sender" do
+      StandIn.with_span { Fila::Tracing.processing(received("traceparent" => sender)) { nil } }
+      expect(traceparent(spans.fetch(0).parent)).to eq parent
+      expect(spans.fetch(0).links.map { |link| traceparent(link.span_context) }).to eq [sender]
+    end
+
+    it "begins a trace for a message without a context" do
+      [{}, { "traceparent" => "nonsense" }].each do |headers|
+        Fila::Tracing.processing(received(headers)) { nil }
+        expect(spans.last.parent.valid?).to be false
+        expect(spans.last.links).to eq []
+      end
+    end
+
+    it "says that processing failed, and raises" do
+      expect { Fila::Tracing.processing(received) { raise KeyError, "no" } }
+        .to raise_error(KeyError)
+      span = spans.fetch(0)
+      expect([span.status.code, span.exception.class, span.is_finished])
+        .to eq [:error, KeyError, true]
+      expect(span.attributes["error.type"]).to eq "KeyError"
+    end
+
+    it "just runs where the API is not loaded" do
+      hide_const("OpenTelemetry")
+      expect(Fila::Tracing.processing(received) { |span| [span, 42] }).to eq [nil, 42]
+      expect(Fila::Tracing.extract(received)).to be_nil
     end
   end
 end

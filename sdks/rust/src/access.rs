@@ -2,7 +2,7 @@
 //! Who may do what: API keys and their permissions.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::client::Client;
 use crate::connection::Admin;
@@ -11,7 +11,7 @@ use crate::message::moment;
 use crate::proto;
 
 /// What an API key may be allowed to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Permission {
     /// Enqueue.
@@ -20,26 +20,26 @@ pub enum Permission {
     Consume,
     /// Everything that operates a matching queue.
     Admin,
-    /// A permission that only a newer SDK knows, by its number.
-    Other(i32),
+    /// A permission that only a newer SDK knows.
+    Other(String),
 }
 
 impl Permission {
-    fn number(self) -> i32 {
+    fn into_kind(self) -> String {
         match self {
-            Self::Produce => proto::Permission::Produce.into(),
-            Self::Consume => proto::Permission::Consume.into(),
-            Self::Admin => proto::Permission::Admin.into(),
-            Self::Other(number) => number,
+            Self::Produce => "produce".to_owned(),
+            Self::Consume => "consume".to_owned(),
+            Self::Admin => "admin".to_owned(),
+            Self::Other(kind) => kind,
         }
     }
 
-    fn of(number: i32) -> Self {
-        match proto::Permission::try_from(number) {
-            Ok(proto::Permission::Produce) => Self::Produce,
-            Ok(proto::Permission::Consume) => Self::Consume,
-            Ok(proto::Permission::Admin) => Self::Admin,
-            Ok(proto::Permission::Unspecified) | Err(_) => Self::Other(number),
+    fn of(kind: String) -> Self {
+        match kind.as_str() {
+            "produce" => Self::Produce,
+            "consume" => Self::Consume,
+            "admin" => Self::Admin,
+            _ => Self::Other(kind),
         }
     }
 }
@@ -61,15 +61,15 @@ impl AclEntry {
     }
 }
 
-impl From<AclEntry> for proto::AclEntry {
+impl From<AclEntry> for proto::AclPermission {
     fn from(entry: AclEntry) -> Self {
-        Self { permission: entry.permission.number(), pattern: entry.pattern }
+        Self { kind: entry.permission.into_kind(), pattern: entry.pattern }
     }
 }
 
-impl From<proto::AclEntry> for AclEntry {
-    fn from(raw: proto::AclEntry) -> Self {
-        Self { permission: Permission::of(raw.permission), pattern: raw.pattern }
+impl From<proto::AclPermission> for AclEntry {
+    fn from(raw: proto::AclPermission) -> Self {
+        Self { permission: Permission::of(raw.kind), pattern: raw.pattern }
     }
 }
 
@@ -145,7 +145,7 @@ impl Client {
     pub async fn create_api_key(&self, options: ApiKeyOptions) -> Result<NewApiKey> {
         let request = proto::CreateApiKeyRequest {
             name: options.name,
-            expires_at: options.expires_at.map(Into::into),
+            expires_at_ms: options.expires_at.map_or(0, ms_since_1970),
             superadmin: options.superadmin,
             acl: options.acl.into_iter().map(Into::into).collect(),
         };
@@ -189,4 +189,10 @@ impl Client {
         let entries = response.acl.into_iter().map(AclEntry::from).collect();
         Ok(Acl { entries, superadmin: response.superadmin })
     }
+}
+
+/// A time in the contract's unit. Never 0, which would mean "never"; what is long past is refused.
+fn ms_since_1970(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! Operating a broker: queues, dead letters, inspection and runtime configuration. The values that
-//! these calls return are in `stats`, API keys in `access`.
+//! these calls return are in `stats`, throttle keys in `throttle`, API keys in `access`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::error::Result;
 use crate::message::as_ms;
 use crate::proto;
 use crate::stats::{
-    Explanation, HookErrorPolicy, MessageState, PeekPage, QueueConfig, QueueInfo, QueueStats,
+    DeletedQueue, Explanation, HookErrorPolicy, MessageState, PeekPage, QueueConfig, QueueInfo,
+    QueueStats,
 };
 
 /// The settings that [`Client::create_queue`] and [`Client::update_queue`] take. `None` leaves a
@@ -165,11 +166,22 @@ impl Client {
         Ok(response.config.unwrap_or_default().into())
     }
 
-    /// Removes a queue and everything in it.
-    pub async fn delete_queue(&self, queue: &str) -> Result<()> {
-        let request = proto::DeleteQueueRequest { queue: queue.to_owned() };
+    /// Removes a queue with everything in it and its dead letters; returns how many went.
+    pub async fn delete_queue(&self, queue: &str) -> Result<DeletedQueue> {
+        self.delete(queue, false).await
+    }
+
+    /// Removes a queue with everything in it, and leaves its dead-letter queue in place; returns
+    /// how many went.
+    pub async fn delete_queue_keeping_dead_letters(&self, queue: &str) -> Result<DeletedQueue> {
+        self.delete(queue, true).await
+    }
+
+    async fn delete(&self, queue: &str, keep_dead_letters: bool) -> Result<DeletedQueue> {
+        let request = proto::DeleteQueueRequest { queue: queue.to_owned(), keep_dead_letters };
         let send = |mut admin: Admin, request| async move { admin.delete_queue(request).await };
-        self.call().queue(queue).send(request, send).await.map(drop)
+        let response = self.call().queue(queue).send(request, send).await?;
+        Ok(DeletedQueue { messages: response.messages, dead_letters: response.dead_letters })
     }
 
     /// All queues by name.
@@ -224,6 +236,7 @@ impl Client {
         let request = proto::PauseRequest {
             queue: queue.to_owned(),
             fairness_key: fairness_key.unwrap_or_default().to_owned(),
+            ..Default::default()
         };
         let send = |mut admin: Admin, request| async move { admin.pause(request).await };
         self.call().queue(queue).send(request, send).await.map(drop)
@@ -234,6 +247,7 @@ impl Client {
         let request = proto::ResumeRequest {
             queue: queue.to_owned(),
             fairness_key: fairness_key.unwrap_or_default().to_owned(),
+            ..Default::default()
         };
         let send = |mut admin: Admin, request| async move { admin.resume(request).await };
         self.call().queue(queue).send(request, send).await.map(drop)
@@ -281,9 +295,33 @@ impl Client {
         Ok(call.send(request, send).await?.into())
     }
 
-    /// Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries.
+    /// Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. An empty
+    /// value removes the entry.
     pub async fn set_config(&self, key: &str, value: &str) -> Result<()> {
-        let request = proto::SetConfigRequest { key: key.to_owned(), value: value.to_owned() };
+        let request = proto::SetConfigRequest {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            ..Default::default()
+        };
+        let send = |mut admin: Admin, request| async move { admin.set_config(request).await };
+        self.call().repeatable().send(request, send).await.map(drop)
+    }
+
+    /// Sets several entries together, all or none; an empty value removes its entry.
+    pub async fn set_config_all<K, V>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<()>
+    where
+        K: Into<String>,
+        V: Into<String>,
+    {
+        let entry =
+            |(key, value): (K, V)| proto::ConfigEntry { key: key.into(), value: value.into() };
+        let request = proto::SetConfigRequest {
+            entries: entries.into_iter().map(entry).collect(),
+            ..Default::default()
+        };
         let send = |mut admin: Admin, request| async move { admin.set_config(request).await };
         self.call().repeatable().send(request, send).await.map(drop)
     }

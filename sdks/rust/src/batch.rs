@@ -45,10 +45,22 @@ pub(crate) trait Batch: 'static {
     fn is_repeatable(_item: &Self::Item) -> bool {
         false
     }
+
+    /// Sends the items of concurrent callers, as [`send_batch`] does.
+    fn send_together(
+        connection: &Connection,
+        items: Vec<Self::Item>,
+        deadline: Instant,
+        trace: &Trace,
+    ) -> impl Future<Output = Result<Vec<Result<Self::Output>>>> + Send
+    where
+        Self: Sized,
+    {
+        send_batch::<Self>(connection, items, deadline, trace)
+    }
 }
 
 pub(crate) struct Enqueue;
-pub(crate) struct Ack;
 pub(crate) struct Nack;
 pub(crate) struct Extend;
 
@@ -79,27 +91,6 @@ impl Batch for Enqueue {
 
     fn is_repeatable(item: &Self::Item) -> bool {
         !item.idempotency_key.is_empty()
-    }
-}
-
-impl Batch for Ack {
-    type Item = proto::AckRequest;
-    type Request = proto::AckBatchRequest;
-    type Output = ();
-
-    fn request(acks: Vec<Self::Item>) -> Self::Request {
-        proto::AckBatchRequest { acks }
-    }
-
-    async fn send(
-        mut service: Service,
-        request: Request<Self::Request>,
-    ) -> Result<Response<Answers<()>>, Status> {
-        Ok(service.ack_batch(request).await?.map(|batch| settled(batch.results)))
-    }
-
-    fn subject(item: &Self::Item) -> (&str, Option<&str>) {
-        (&item.queue, Some(&item.message_id))
     }
 }
 
@@ -150,7 +141,7 @@ impl Batch for Extend {
     }
 }
 
-fn settled(results: Vec<proto::ItemResult>) -> Answers<()> {
+pub(crate) fn settled(results: Vec<proto::ItemResult>) -> Answers<()> {
     results.into_iter().map(|result| result.error.map_or(Ok(()), Err)).collect()
 }
 
@@ -206,6 +197,21 @@ pub(crate) async fn send_many<B: Batch>(
                 failure.get_or_insert_with(|| not_sent(&error));
             }
         }
+    }
+    Ok(outcomes)
+}
+
+/// Sends all items, and fails as the first request did that failed as a whole.
+pub(crate) async fn send_or_fail<B: Batch>(
+    connection: &Connection,
+    items: Vec<B::Item>,
+    timeout: Duration,
+) -> Result<Vec<Result<B::Output>>> {
+    let mut items = items.into_iter().peekable();
+    let mut outcomes = Vec::new();
+    while let Some(batch) = next_batch(&mut items) {
+        let deadline = deadline_after(timeout);
+        outcomes.extend(send_once_or_again::<B>(connection, batch, deadline).await?);
     }
     Ok(outcomes)
 }

@@ -15,6 +15,7 @@ use crate::coalesce::Coalescer;
 use crate::connection::{Connection, Service, Stub, deadline_after, locked};
 use crate::consumer::{ConsumeOptions, Consumer, Core};
 use crate::error::{Error, Result};
+use crate::grants::{self, AckItem};
 use crate::message::{ConsumeMessage, EnqueueMessage, Enqueued, Nack, as_ms};
 use crate::options::ClientBuilder;
 use crate::proto;
@@ -51,7 +52,7 @@ pub struct Client {
 struct Shared {
     connection: Arc<Connection>,
     enqueues: Arc<Coalescer<Enqueue>>,
-    acks: Arc<Coalescer<batch::Ack>>,
+    acks: Arc<Coalescer<grants::Ack>>,
     nacks: Arc<Coalescer<batch::Nack>>,
     extensions: Arc<Coalescer<Extend>>,
     // Weak, so that a consumer that the application drops is gone. None once the client is closed.
@@ -145,6 +146,14 @@ impl Client {
             self.shared.connection.spawn_courtesy(core.close());
         }
         self.shared.connection.close().await;
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.shared.connection
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// A call with this client's deadline.
@@ -245,7 +254,8 @@ impl Client {
                 service.receive(request).await
             })
             .await?;
-        let leased = |raw| ConsumeMessage::new(raw, self.clone());
+        let count = response.messages.len() as u64;
+        let leased = |raw| ConsumeMessage::new(raw, self.clone(), count);
         Ok(response.messages.into_iter().map(leased).collect())
     }
 
@@ -260,30 +270,44 @@ impl Client {
         message_id: &str,
         lease_token: Option<&str>,
     ) -> Result<()> {
-        let item = proto::AckRequest {
+        self.ack_one(queue, message_id, lease_token, 0).await
+    }
+
+    pub(crate) async fn ack_one(
+        &self,
+        queue: &str,
+        message_id: &str,
+        lease_token: Option<&str>,
+        frame_size: u64,
+    ) -> Result<()> {
+        let request = proto::AckRequest {
             queue: queue.to_owned(),
             message_id: message_id.to_owned(),
             lease_token: lease_token.unwrap_or_default().to_owned(),
         };
+        let item = AckItem { request, frame_size };
         let deadline = deadline_after(self.timeout);
         let settled = self.shared.acks.submit(item, deadline, Trace::current()).await;
         settled.map_err(|error| error.about(Some(queue), Some(message_id)))
     }
 
-    /// Acks many messages; one outcome for each, in order. The call itself fails only when the
-    /// client is closed.
+    /// Acks many messages; one outcome for each, in order. Those that came together, and are acked
+    /// together, travel as one. The call itself fails only when the client is closed.
     pub async fn ack_many<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a ConsumeMessage>,
     ) -> Result<Vec<Result<()>>> {
-        let item = |message: &ConsumeMessage| proto::AckRequest {
-            queue: message.queue.clone(),
-            message_id: message.id.clone(),
-            lease_token: message.lease_token.clone(),
+        let item = |message: &ConsumeMessage| AckItem {
+            request: proto::AckRequest {
+                queue: message.queue.clone(),
+                message_id: message.id.clone(),
+                lease_token: message.lease_token.clone(),
+            },
+            frame_size: message.frame_size(),
         };
         // Collected, because a future that holds borrowed messages could not be spawned.
         let items: Vec<_> = messages.into_iter().map(item).collect();
-        send_many::<batch::Ack>(&self.shared.connection, items.into_iter(), self.timeout).await
+        grants::ack_many(&self.shared.connection, items, self.timeout).await
     }
 
     /// Reports that processing failed: the message is retried or dead-lettered.

@@ -16,7 +16,7 @@ use prost::Message;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::batch::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Batch, send_batch};
+use crate::batch::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Batch};
 use crate::connection::{Connection, locked};
 use crate::error::{Error, Result};
 use crate::tracing::Trace;
@@ -86,6 +86,8 @@ impl<B: Batch> Coalescer<B> {
         if state.free_slots > 0 {
             state.free_slots -= 1;
             let slot = Slot { coalescer: Arc::clone(self), is_taken: true };
+            // Not with the lock: a runtime that has ended drops the slot right here.
+            drop(state);
             self.connection.runtime.spawn(slot.serve());
         }
         number
@@ -163,7 +165,7 @@ impl<B: Batch> Slot<B> {
         }
         let connection = &self.coalescer.connection;
         let outcomes =
-            send_batch::<B>(connection, items, deadline, &trace.unwrap_or_default()).await;
+            B::send_together(connection, items, deadline, &trace.unwrap_or_default()).await;
         // A caller that has left by now does not want its answer; the others get theirs.
         match outcomes {
             Ok(outcomes) => {
@@ -184,7 +186,12 @@ impl<B: Batch> Drop for Slot<B> {
     fn drop(&mut self) {
         // Only where the task was cut short: by the end of the runtime, or by a panic.
         if self.is_taken {
-            locked(&self.coalescer.state).free_slots += 1;
+            let mut state = locked(&self.coalescer.state);
+            state.free_slots += 1;
+            if state.free_slots == REQUESTS_UNDER_WAY_MAX {
+                // Nobody is left to serve them; they are told by the loss of their senders.
+                state.waiting.clear();
+            }
         }
     }
 }

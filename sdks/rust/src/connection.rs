@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,9 +80,19 @@ pub(crate) struct Connection {
     api_key: Option<ApiKey>,
     max_message_bytes: usize,
     courtesies: Mutex<JoinSet<()>>,
+    has_no_grants: AtomicBool,
 }
 
 impl Connection {
+    /// Whether the broker settles grants: yes, until it says that it knows no such call.
+    pub(crate) fn has_grants(&self) -> bool {
+        !self.has_no_grants.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forget_grants(&self) {
+        self.has_no_grants.store(true, Ordering::Relaxed);
+    }
+
     /// Checks the options that need the network's view. Connects with the first call.
     pub(crate) fn new(options: &ClientBuilder) -> Result<Self> {
         check_target(&options.target)?;
@@ -108,6 +119,7 @@ impl Connection {
             api_key: options.api_key.as_deref().map(api_key).transpose()?,
             max_message_bytes: options.max_message_bytes,
             courtesies: Mutex::default(),
+            has_no_grants: AtomicBool::new(false),
         })
     }
 

@@ -94,7 +94,10 @@ impl Consumer {
 
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ConsumeMessage>>> {
         let message = ready!(self.core.poll_message(context));
-        Poll::Ready(message.map(|raw| Ok(ConsumeMessage::new(raw?, self.client.clone()))))
+        Poll::Ready(message.map(|found| {
+            let (raw, frame_size) = found?;
+            Ok(ConsumeMessage::new(raw, self.client.clone(), frame_size))
+        }))
     }
 }
 
@@ -140,6 +143,8 @@ struct State {
     phase: Phase,
     /// Received and not handed out.
     unread: VecDeque<proto::Message>,
+    /// Of the frame that is being handed out.
+    frame_size: u64,
     opened_at: Instant,
     attempts: u32,
     waker: Option<Waker>,
@@ -157,6 +162,7 @@ impl Core {
         let state = State {
             phase: Phase::Idle,
             unread: VecDeque::new(),
+            frame_size: 0,
             opened_at: Instant::now(),
             attempts: 0,
             waker: None,
@@ -168,11 +174,15 @@ impl Core {
         !matches!(locked(&self.state).phase, Phase::Ended)
     }
 
-    fn poll_message(&self, context: &mut Context<'_>) -> Poll<Option<Result<proto::Message>>> {
+    /// The next message, and how many came in its frame.
+    fn poll_message(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(proto::Message, u64)>>> {
         let mut state = locked(&self.state);
         loop {
             if let Some(message) = state.unread.pop_front() {
-                return Poll::Ready(Some(Ok(message)));
+                return Poll::Ready(Some(Ok((message, state.frame_size))));
             }
             let ending = match &mut state.phase {
                 Phase::Ended => return Poll::Ready(None),
@@ -193,6 +203,7 @@ impl Core {
                     Poll::Pending => break,
                     Poll::Ready(Some(Ok(frame))) => {
                         state.attempts = 0;
+                        state.frame_size = frame.messages.len() as u64;
                         state.unread.extend(frame.messages);
                         continue;
                     }

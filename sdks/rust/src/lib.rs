@@ -22,7 +22,7 @@
 //! otherwise. What goes wrong is an [`Error`], whose [`kind`](Error::kind) is what to match on.
 //!
 //! The feature `otel` puts the trace context of the active OpenTelemetry span into message headers
-//! and call metadata.
+//! and call metadata, and makes spans around the handling of messages; see [`tracing`].
 
 mod access;
 mod admin;
@@ -32,10 +32,13 @@ mod coalesce;
 mod connection;
 mod consumer;
 mod error;
+mod grants;
 mod message;
+mod mirrored;
 mod options;
 mod stats;
-mod tracing;
+mod throttle;
+pub mod tracing;
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
 mod proto {
@@ -50,10 +53,11 @@ pub use admin::{PeekOptions, QueueSettings, RedriveOptions, Subject};
 pub use client::{Client, ReceiveOptions};
 pub use consumer::{ConsumeOptions, Consumer};
 pub use error::{Error, ErrorKind, Result};
-pub use message::{ConsumeMessage, EnqueueMessage, Enqueued, Message, Nack};
+pub use message::{ConsumeMessage, EnqueueMessage, Enqueued, Failure, FailureCause, Message, Nack};
 pub use options::{Backoff, ClientBuilder, TlsOptions};
 pub use stats::{
-    Explanation, FairnessKeyStats, HookErrorPolicy, HookStats, MessageState, PeekPage,
-    PeekedMessage, QueueConfig, QueueCounters, QueueInfo, QueueStats, ThrottleKeyStats, WaitKind,
+    DeletedQueue, Explanation, FairnessKeyStats, HookErrorPolicy, HookStats, MessageState,
+    PeekPage, PeekedMessage, QueueConfig, QueueCounters, QueueInfo, QueueStats, WaitKind,
     WaitReason,
 };
+pub use throttle::{ThrottleFilter, ThrottleKeyStats, ThrottlePage};

@@ -13,6 +13,7 @@ use prost_types::Timestamp;
 
 use crate::client::Client;
 use crate::error::Result;
+use crate::mirrored::mirrored;
 use crate::proto;
 use crate::tracing::Trace;
 
@@ -160,6 +161,40 @@ pub struct Enqueued {
     pub duplicate: bool,
 }
 
+mirrored! {
+    /// What kind of failure it was.
+    FailureCause:
+    /// A consumer nacked the delivery.
+    Nack,
+    /// The delivery's lease ran out.
+    Expired,
+    /// Dead-lettered: as many attempts as the queue allows.
+    MaxAttempts,
+    /// Dead-lettered: the `on_failure` hook said so.
+    Hook,
+}
+
+/// One failure of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// When it happened, on the broker's clock.
+    pub failed_at: Option<SystemTime>,
+    /// What kind of failure it was; none for a kind that only a newer SDK knows.
+    pub cause: Option<FailureCause>,
+    /// What was said about it, cut to 256 bytes.
+    pub error: String,
+}
+
+impl From<proto::Failure> for Failure {
+    fn from(raw: proto::Failure) -> Self {
+        Self {
+            failed_at: moment(raw.failed_at),
+            cause: FailureCause::of(raw.cause),
+            error: raw.error,
+        }
+    }
+}
+
 /// A message as the broker holds it. [`Client::peek`] shows these; they cannot be settled.
 #[derive(Clone, Default, PartialEq)]
 pub struct Message {
@@ -183,6 +218,8 @@ pub struct Message {
     pub lease_token: String,
     /// What the most recent nack said, or `lease expired`; empty when nothing has failed.
     pub last_error: String,
+    /// The last five failures, oldest first; a redrive keeps them.
+    pub failures: Vec<Failure>,
     /// When the broker accepted the message, on its clock.
     pub enqueued_at: Option<SystemTime>,
     /// When the lease ends, as of the delivery; none on a message that is not leased.
@@ -204,6 +241,7 @@ impl From<proto::Message> for Message {
             attempt_count: metadata.attempt_count,
             lease_token: metadata.lease_token,
             last_error: metadata.last_error,
+            failures: metadata.failures.into_iter().map(Failure::from).collect(),
             enqueued_at: moment(timestamps.enqueued_at),
             lease_expires_at: moment(timestamps.lease_expires_at),
         }
@@ -228,16 +266,23 @@ impl fmt::Debug for Message {
 pub struct ConsumeMessage {
     message: Message,
     client: Client,
+    frame_size: u64,
 }
 
 impl ConsumeMessage {
-    pub(crate) fn new(raw: proto::Message, client: Client) -> Self {
-        Self { message: raw.into(), client }
+    pub(crate) fn new(raw: proto::Message, client: Client, frame_size: u64) -> Self {
+        Self { message: raw.into(), client, frame_size }
+    }
+
+    /// How many messages came together with this one.
+    pub(crate) fn frame_size(&self) -> u64 {
+        self.frame_size
     }
 
     /// Reports that the message was processed; it is gone. Fails as [`Client::ack`] does.
     pub async fn ack(&self) -> Result<()> {
-        self.client.ack(&self.queue, &self.id, Some(&self.lease_token)).await
+        let token = Some(self.lease_token.as_str());
+        self.client.ack_one(&self.queue, &self.id, token, self.frame_size).await
     }
 
     /// Reports that processing failed, or with [`Nack::retry_after`] that it has to wait. Fails as

@@ -6,29 +6,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::message::{Message, moment};
+use crate::message::{Failure, Message, moment};
+use crate::mirrored::mirrored;
 use crate::proto;
-
-macro_rules! mirrored {
-    ($(#[$doc:meta])* $name:ident: $($(#[$member_doc:meta])* $member:ident,)*) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum $name {
-            $($(#[$member_doc])* $member,)*
-        }
-
-        impl $name {
-            /// None for "unspecified" and for what only a newer SDK knows.
-            fn of(number: i32) -> Option<Self> {
-                match proto::$name::try_from(number).ok()? {
-                    proto::$name::Unspecified => None,
-                    $(proto::$name::$member => Some(Self::$member),)*
-                }
-            }
-        }
-    };
-}
+use crate::throttle::ThrottleKeyStats;
 
 mirrored! {
     /// What to do with a message whose `on_enqueue` hook fails.
@@ -155,12 +136,14 @@ pub struct QueueInfo {
     pub in_flight: u32,
     /// Open consume streams.
     pub active_consumers: u32,
-    /// Messages that wait for their time.
-    pub delayed: u64,
+    /// The broker that leads the queue; 0 outside a cluster.
+    pub leader_node_id: u64,
     /// True while the whole queue is paused.
     pub paused: bool,
     /// The queue that these dead letters came from; empty for an ordinary queue.
     pub dead_letter_of: String,
+    /// Messages that wait for their time.
+    pub delayed: u64,
 }
 
 impl From<proto::QueueInfo> for QueueInfo {
@@ -170,11 +153,21 @@ impl From<proto::QueueInfo> for QueueInfo {
             depth: raw.depth,
             in_flight: raw.in_flight,
             active_consumers: raw.active_consumers,
-            delayed: raw.delayed,
+            leader_node_id: raw.leader_node_id,
             paused: raw.paused,
             dead_letter_of: raw.dead_letter_of,
+            delayed: raw.delayed,
         }
     }
+}
+
+/// How much went with a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeletedQueue {
+    /// Messages, leased and delayed ones included.
+    pub messages: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
 }
 
 /// One fairness key of a queue.
@@ -194,6 +187,8 @@ pub struct FairnessKeyStats {
     pub throttled: u64,
     /// True while the key is paused.
     pub paused: bool,
+    /// Its place in the round, 0 when it is its turn now; none when it does not take part.
+    pub round_position: Option<u32>,
 }
 
 impl From<proto::PerFairnessKeyStats> for FairnessKeyStats {
@@ -206,48 +201,7 @@ impl From<proto::PerFairnessKeyStats> for FairnessKeyStats {
             delivered: raw.delivered,
             throttled: raw.throttled,
             paused: raw.paused,
-        }
-    }
-}
-
-/// One throttle key: its token bucket and its concurrency limit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ThrottleKeyStats {
-    /// The throttle key.
-    pub key: String,
-    /// Tokens in the bucket now.
-    pub tokens: f64,
-    /// Tokens added per second; 0 when there is no rate limit.
-    pub rate_per_second: f64,
-    /// The most tokens the bucket holds.
-    pub burst: f64,
-    /// Deliveries that took tokens since the broker started.
-    pub passed: u64,
-    /// Times a lane was parked because the bucket was empty or the limit reached.
-    pub blocked: u64,
-    /// Most leased messages with this key at a time; 0 when there is no limit.
-    pub concurrency_limit: u32,
-    /// Leased messages with this key now.
-    pub in_flight: u32,
-    /// Nothing passes before this time because a consumer reported backpressure.
-    pub paused_until: Option<SystemTime>,
-    /// Waiting messages with this key.
-    pub waiting: u64,
-}
-
-impl From<proto::PerThrottleKeyStats> for ThrottleKeyStats {
-    fn from(raw: proto::PerThrottleKeyStats) -> Self {
-        Self {
-            key: raw.key,
-            tokens: raw.tokens,
-            rate_per_second: raw.rate_per_second,
-            burst: raw.burst,
-            passed: raw.passed,
-            blocked: raw.blocked,
-            concurrency_limit: raw.concurrency_limit,
-            in_flight: raw.in_flight,
-            paused_until: moment(raw.paused_until),
-            waiting: raw.waiting,
+            round_position: raw.round_position,
         }
     }
 }
@@ -332,10 +286,10 @@ pub struct QueueStats {
     pub per_key_stats: Vec<FairnessKeyStats>,
     /// The throttle keys that this queue's waiting messages carry, with their buckets.
     pub per_throttle_stats: Vec<ThrottleKeyStats>,
-    /// Messages that wait for their time.
-    pub delayed: u64,
-    /// True while the whole queue is paused.
-    pub paused: bool,
+    /// The broker that leads the queue; 0 outside a cluster.
+    pub leader_node_id: u64,
+    /// Brokers that hold a copy of the queue; 0 outside a cluster.
+    pub replication_count: u32,
     /// What happened since the broker started.
     pub counters: QueueCounters,
     /// All settings of the queue.
@@ -350,6 +304,12 @@ pub struct QueueStats {
     pub throttled: u64,
     /// State of the queue's hooks, if it has any.
     pub hooks: Option<HookStats>,
+    /// Messages that wait for their time.
+    pub delayed: u64,
+    /// True while the whole queue is paused.
+    pub paused: bool,
+    /// The fairness key whose turn it is; empty when none takes part in the round.
+    pub round_key: String,
 }
 
 impl From<proto::GetStatsResponse> for QueueStats {
@@ -362,8 +322,8 @@ impl From<proto::GetStatsResponse> for QueueStats {
             quantum: raw.quantum,
             per_key_stats: raw.per_key_stats.into_iter().map(Into::into).collect(),
             per_throttle_stats: raw.per_throttle_stats.into_iter().map(Into::into).collect(),
-            delayed: raw.delayed,
-            paused: raw.paused,
+            leader_node_id: raw.leader_node_id,
+            replication_count: raw.replication_count,
             counters: raw.counters.unwrap_or_default().into(),
             config: raw.config.unwrap_or_default().into(),
             oldest_pending_age: Duration::from_millis(raw.oldest_pending_age_ms),
@@ -371,6 +331,9 @@ impl From<proto::GetStatsResponse> for QueueStats {
             consumer_credit: raw.consumer_credit,
             throttled: raw.throttled,
             hooks: raw.hooks.map(Into::into),
+            delayed: raw.delayed,
+            paused: raw.paused,
+            round_key: raw.round_key,
         }
     }
 }
@@ -446,6 +409,10 @@ pub struct Explanation {
     pub ahead: u64,
     /// The message's state; none when a key was asked about.
     pub state: Option<MessageState>,
+    /// The message's last five failures, oldest first; empty when a key was asked about.
+    pub failures: Vec<Failure>,
+    /// The throttle keys it carries that nobody configured.
+    pub unset_throttle_keys: Vec<String>,
 }
 
 impl From<proto::ExplainResponse> for Explanation {
@@ -466,6 +433,8 @@ impl From<proto::ExplainResponse> for Explanation {
             pending_count: raw.pending_count,
             ahead: raw.ahead,
             state: MessageState::of(raw.state),
+            failures: raw.failures.into_iter().map(Failure::from).collect(),
+            unset_throttle_keys: raw.unset_throttle_keys,
         }
     }
 }

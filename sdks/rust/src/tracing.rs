@@ -1,13 +1,121 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-//! W3C trace context of the active span, for message headers and for gRPC metadata.
+//! OpenTelemetry: W3C trace context of the active span, for message headers and for gRPC metadata,
+//! and the way back: from a message to the context that sent it, and to a span around its handling.
 //!
 //! Without the feature `otel`, and without a span that is active and recording, there is none and
 //! nothing is added. The format is written here because OpenTelemetry keeps its propagator in the
 //! SDK, which a library should not choose for its users.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use tonic::metadata::MetadataMap;
+
+use crate::message::Message;
+
+#[cfg(feature = "otel")]
+use opentelemetry::trace::{
+    FutureExt, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId,
+    TraceState, Tracer,
+};
+#[cfg(feature = "otel")]
+use opentelemetry::{Context, KeyValue, global};
+
+/// Handles a message inside a consumer's span, which is active meanwhile.
+///
+/// The span is linked to the one that sent the message, and is its child unless a span is active
+/// already. An error ends it as failed. Without the feature `otel` the message is just handled.
+///
+/// ```no_run
+/// # async fn run(message: fila::ConsumeMessage) -> fila::Result<()> {
+/// fila::tracing::processing(&message, async { message.ack().await }).await
+/// # }
+/// ```
+#[cfg_attr(not(feature = "otel"), allow(unused_variables))]
+pub async fn processing<T, E: Display>(
+    message: &Message,
+    handling: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    #[cfg(feature = "otel")]
+    let handling = traced(message, handling);
+    handling.await
+}
+
+#[cfg(feature = "otel")]
+async fn traced<T, E: Display>(
+    message: &Message,
+    handling: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let context = started(message);
+    let outcome = handling.with_context(context.clone()).await;
+    let span = context.span();
+    if let Err(error) = &outcome {
+        span.set_attribute(KeyValue::new("error.type", std::any::type_name::<E>()));
+        span.set_status(Status::error(error.to_string()));
+    }
+    span.end();
+    outcome
+}
+
+/// The current context with the span that sent the message in it, for use with OpenTelemetry; the
+/// current one as it is if the message carries none.
+#[cfg(feature = "otel")]
+pub fn extract(message: &Message) -> Context {
+    match sender(message) {
+        Some(sender) => Context::current().with_remote_span_context(sender),
+        None => Context::current(),
+    }
+}
+
+/// A context in which a span for a message's handling is active.
+#[cfg(feature = "otel")]
+fn started(message: &Message) -> Context {
+    let active = Context::current();
+    let parent = if active.has_active_span() { active } else { extract(message) };
+    let tracer = global::tracer("fila");
+    let span = tracer
+        .span_builder(format!("process {}", message.queue))
+        .with_kind(SpanKind::Consumer)
+        .with_links(sender(message).map(Link::with_context).into_iter().collect())
+        .with_attributes([
+            KeyValue::new("messaging.system", "fila"),
+            KeyValue::new("messaging.operation.name", "process"),
+            KeyValue::new("messaging.operation.type", "process"),
+            KeyValue::new("messaging.destination.name", message.queue.clone()),
+            KeyValue::new("messaging.message.id", message.id.clone()),
+            KeyValue::new("fairness_key", message.fairness_key.clone()),
+        ])
+        .start_with_context(&tracer, &parent);
+    parent.with_span(span)
+}
+
+/// The span that a message's headers name, if they do.
+#[cfg(feature = "otel")]
+fn sender(message: &Message) -> Option<SpanContext> {
+    let mut parts = message.headers.get(TRACEPARENT)?.trim().split('-');
+    let (version, trace, span) = (hex(&mut parts, 2)?, hex(&mut parts, 32)?, hex(&mut parts, 16)?);
+    let flags = u8::from_str_radix(hex(&mut parts, 2)?, 16).ok()?;
+    // A version after 00 may go on; ff is none.
+    if version == "ff" || (version == "00" && parts.next().is_some()) {
+        return None;
+    }
+    let state = message.headers.get(TRACESTATE).and_then(|text| text.parse::<TraceState>().ok());
+    let sender = SpanContext::new(
+        TraceId::from_hex(trace).ok()?,
+        SpanId::from_hex(span).ok()?,
+        TraceFlags::new(flags) & TraceFlags::SAMPLED,
+        true,
+        state.unwrap_or_default(),
+    );
+    sender.is_valid().then_some(sender)
+}
+
+/// The next part, if it is so many hexadecimal digits.
+#[cfg(feature = "otel")]
+fn hex<'a>(parts: &mut std::str::Split<'a, char>, digits: usize) -> Option<&'a str> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    parts.next().filter(|part| part.len() == digits && part.bytes().all(is_digit))
+}
 
 pub(crate) const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
@@ -24,9 +132,6 @@ impl Trace {
 
     #[cfg(feature = "otel")]
     pub(crate) fn current() -> Self {
-        use opentelemetry::Context;
-        use opentelemetry::trace::TraceContextExt;
-
         Context::map_current(|context| {
             let span = context.span();
             let identity = span.span_context();

@@ -45,7 +45,8 @@ func run(ctx context.Context) error {
 	if err := drain(ctx, client, queue); err != nil {
 		return err
 	}
-	return client.DeleteQueue(ctx, queue)
+	_, err = client.DeleteQueue(ctx, queue)
+	return err
 }
 
 func load(ctx context.Context, client *fila.Client, queue string) error {

@@ -54,5 +54,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 
-	return client.DeleteQueue(ctx, queue)
+	_, err = client.DeleteQueue(ctx, queue)
+	return err
 }

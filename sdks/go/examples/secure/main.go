@@ -67,5 +67,6 @@ func run(ctx context.Context) error {
 	if err := received[0].Ack(ctx); err != nil {
 		return err
 	}
-	return client.DeleteQueue(ctx, queue)
+	_, err = client.DeleteQueue(ctx, queue)
+	return err
 }

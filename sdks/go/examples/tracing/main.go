@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 
-// Tracing shows one trace across a queue: the consumer's span is a child of the producer's. The
-// client adds the trace context of the active span to the message's headers; the consumer reads it
-// with OpenTelemetry's own propagator.
+// Tracing shows one trace across a queue: producer, broker, consumer. The client adds the trace
+// context of the active span to the message's headers and to its calls, so that the broker's spans
+// are below it (see [telemetry] in the broker's configuration). StartProcessing is the consumer's
+// span.
 package main
 
 import (
@@ -15,8 +16,9 @@ import (
 	"os"
 	"time"
 
-	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 )
@@ -28,7 +30,8 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	tracer := sdktrace.NewTracerProvider().Tracer("fila.examples.tracing")
+	otel.SetTracerProvider(sdktrace.NewTracerProvider())
+	tracer := otel.Tracer("fila.examples.tracing")
 	client, err := fila.NewClient(cmp.Or(os.Getenv("FILA_ADDR"), fila.DefaultTarget))
 	if err != nil {
 		return err
@@ -53,19 +56,19 @@ func run(ctx context.Context) error {
 	if len(received) != 1 {
 		return errors.New("no message came")
 	}
-	carrier := propagation.MapCarrier(received[0].Headers)
-	parent := propagation.TraceContext{}.Extract(ctx, carrier)
-	spanCtx, processing := tracer.Start(parent, "process "+queue)
+	spanCtx, end := fila.StartProcessing(ctx, received[0])
 	err = received[0].Ack(spanCtx)
-	processing.End()
+	end(err)
 	if err != nil {
 		return err
 	}
 
-	sent, processed := sending.SpanContext().TraceID(), processing.SpanContext().TraceID()
+	sent := sending.SpanContext().TraceID()
+	processed := trace.SpanContextFromContext(spanCtx).TraceID()
 	if sent != processed {
 		return errors.New("the trace was broken")
 	}
 	fmt.Println("one trace for both sides:", sent)
-	return client.DeleteQueue(ctx, queue)
+	_, err = client.DeleteQueue(ctx, queue)
+	return err
 }

@@ -84,7 +84,8 @@ func run(ctx context.Context) error {
 	if err := letters[0].Ack(ctx); err != nil {
 		return err
 	}
-	return client.DeleteQueue(ctx, queue)
+	_, err = client.DeleteQueue(ctx, queue)
+	return err
 }
 
 func process(ctx context.Context, client *fila.Client, queue string) error {

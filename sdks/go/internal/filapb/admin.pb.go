@@ -216,60 +216,60 @@ func (WaitKind) EnumDescriptor() ([]byte, []int) {
 	return file_fila_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
-// What an API key may be allowed to do on a pattern of queue names.
-type Permission int32
+// How bad a trouble is.
+type Severity int32
 
 const (
-	// Not set.
-	Permission_PERMISSION_UNSPECIFIED Permission = 0
-	// Enqueue.
-	Permission_PERMISSION_PRODUCE Permission = 1
-	// Consume, receive, settle and extend.
-	Permission_PERMISSION_CONSUME Permission = 2
-	// Everything in FilaAdmin that names a matching queue.
-	Permission_PERMISSION_ADMIN Permission = 3
+	// Not said.
+	Severity_SEVERITY_UNSPECIFIED Severity = 0
+	// Worth a look.
+	Severity_SEVERITY_NOTICE Severity = 1
+	// Somebody's messages wait longer than they should, or will soon.
+	Severity_SEVERITY_WARNING Severity = 2
+	// Messages are refused or do not move.
+	Severity_SEVERITY_CRITICAL Severity = 3
 )
 
-// Enum value maps for Permission.
+// Enum value maps for Severity.
 var (
-	Permission_name = map[int32]string{
-		0: "PERMISSION_UNSPECIFIED",
-		1: "PERMISSION_PRODUCE",
-		2: "PERMISSION_CONSUME",
-		3: "PERMISSION_ADMIN",
+	Severity_name = map[int32]string{
+		0: "SEVERITY_UNSPECIFIED",
+		1: "SEVERITY_NOTICE",
+		2: "SEVERITY_WARNING",
+		3: "SEVERITY_CRITICAL",
 	}
-	Permission_value = map[string]int32{
-		"PERMISSION_UNSPECIFIED": 0,
-		"PERMISSION_PRODUCE":     1,
-		"PERMISSION_CONSUME":     2,
-		"PERMISSION_ADMIN":       3,
+	Severity_value = map[string]int32{
+		"SEVERITY_UNSPECIFIED": 0,
+		"SEVERITY_NOTICE":      1,
+		"SEVERITY_WARNING":     2,
+		"SEVERITY_CRITICAL":    3,
 	}
 )
 
-func (x Permission) Enum() *Permission {
-	p := new(Permission)
+func (x Severity) Enum() *Severity {
+	p := new(Severity)
 	*p = x
 	return p
 }
 
-func (x Permission) String() string {
+func (x Severity) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Permission) Descriptor() protoreflect.EnumDescriptor {
+func (Severity) Descriptor() protoreflect.EnumDescriptor {
 	return file_fila_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
-func (Permission) Type() protoreflect.EnumType {
+func (Severity) Type() protoreflect.EnumType {
 	return &file_fila_v1_admin_proto_enumTypes[3]
 }
 
-func (x Permission) Number() protoreflect.EnumNumber {
+func (x Severity) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Permission.Descriptor instead.
-func (Permission) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Severity.Descriptor instead.
+func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_fila_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
@@ -486,8 +486,10 @@ func (x *CreateQueueRequest) GetConfig() *QueueConfig {
 // The queue exists.
 type CreateQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// What names the queue in other calls: its name.
+	QueueId string `protobuf:"bytes,1,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	// The name of the dead-letter queue that was created with it.
-	DeadLetterQueue string `protobuf:"bytes,1,opt,name=dead_letter_queue,json=deadLetterQueue,proto3" json:"dead_letter_queue,omitempty"`
+	DeadLetterQueue string `protobuf:"bytes,2,opt,name=dead_letter_queue,json=deadLetterQueue,proto3" json:"dead_letter_queue,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -520,6 +522,13 @@ func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CreateQueueResponse.ProtoReflect.Descriptor instead.
 func (*CreateQueueResponse) Descriptor() ([]byte, []int) {
 	return file_fila_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CreateQueueResponse) GetQueueId() string {
+	if x != nil {
+		return x.QueueId
+	}
+	return ""
 }
 
 func (x *CreateQueueResponse) GetDeadLetterQueue() string {
@@ -643,9 +652,11 @@ func (x *UpdateQueueResponse) GetConfig() *QueueConfig {
 type DeleteQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
-	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Leave its dead-letter queue in place; it can then be deleted by its own name.
+	KeepDeadLetters bool `protobuf:"varint,2,opt,name=keep_dead_letters,json=keepDeadLetters,proto3" json:"keep_dead_letters,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DeleteQueueRequest) Reset() {
@@ -685,9 +696,20 @@ func (x *DeleteQueueRequest) GetQueue() string {
 	return ""
 }
 
+func (x *DeleteQueueRequest) GetKeepDeadLetters() bool {
+	if x != nil {
+		return x.KeepDeadLetters
+	}
+	return false
+}
+
 // The queue is gone.
 type DeleteQueueResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many messages went with it, leased and delayed ones included.
+	Messages uint64 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// How many dead letters went with it.
+	DeadLetters   uint64 `protobuf:"varint,2,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -720,6 +742,20 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
 	return file_fila_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DeleteQueueResponse) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *DeleteQueueResponse) GetDeadLetters() uint64 {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return 0
 }
 
 // Lists queues.
@@ -763,9 +799,11 @@ func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One row per queue.
-	Queues        []*QueueInfo `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Queues []*QueueInfo `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Brokers in the cluster; 0 outside one.
+	ClusterNodeCount uint32 `protobuf:"varint,2,opt,name=cluster_node_count,json=clusterNodeCount,proto3" json:"cluster_node_count,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListQueuesResponse) Reset() {
@@ -805,6 +843,13 @@ func (x *ListQueuesResponse) GetQueues() []*QueueInfo {
 	return nil
 }
 
+func (x *ListQueuesResponse) GetClusterNodeCount() uint32 {
+	if x != nil {
+		return x.ClusterNodeCount
+	}
+	return 0
+}
+
 // One row of the list of queues.
 type QueueInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -816,12 +861,23 @@ type QueueInfo struct {
 	InFlight uint32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Open consume streams.
 	ActiveConsumers uint32 `protobuf:"varint,4,opt,name=active_consumers,json=activeConsumers,proto3" json:"active_consumers,omitempty"`
-	// Messages that wait for their time.
-	Delayed uint64 `protobuf:"varint,5,opt,name=delayed,proto3" json:"delayed,omitempty"`
+	// The broker that leads the queue; 0 outside a cluster.
+	LeaderNodeId uint64 `protobuf:"varint,5,opt,name=leader_node_id,json=leaderNodeId,proto3" json:"leader_node_id,omitempty"`
 	// True while the whole queue is paused.
 	Paused bool `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
 	// The queue that these dead letters came from; empty for an ordinary queue.
-	DeadLetterOf  string `protobuf:"bytes,7,opt,name=dead_letter_of,json=deadLetterOf,proto3" json:"dead_letter_of,omitempty"`
+	DeadLetterOf string `protobuf:"bytes,7,opt,name=dead_letter_of,json=deadLetterOf,proto3" json:"dead_letter_of,omitempty"`
+	// Messages that wait for their time.
+	Delayed uint64 `protobuf:"varint,8,opt,name=delayed,proto3" json:"delayed,omitempty"`
+	// What happened since the broker started.
+	Counters *QueueCounters `protobuf:"bytes,9,opt,name=counters,proto3" json:"counters,omitempty"`
+	// How long the message that could be delivered first had been waiting when the broker last
+	// looked, which it does every few seconds; 0 when there was none.
+	OldestPendingAgeMs uint64 `protobuf:"varint,10,opt,name=oldest_pending_age_ms,json=oldestPendingAgeMs,proto3" json:"oldest_pending_age_ms,omitempty"`
+	// Waiting messages that a throttle key held back when the broker last looked.
+	Throttled uint64 `protobuf:"varint,11,opt,name=throttled,proto3" json:"throttled,omitempty"`
+	// Messages in the queue's dead-letter queue.
+	DeadLetters   uint64 `protobuf:"varint,12,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -884,9 +940,9 @@ func (x *QueueInfo) GetActiveConsumers() uint32 {
 	return 0
 }
 
-func (x *QueueInfo) GetDelayed() uint64 {
+func (x *QueueInfo) GetLeaderNodeId() uint64 {
 	if x != nil {
-		return x.Delayed
+		return x.LeaderNodeId
 	}
 	return 0
 }
@@ -903,6 +959,41 @@ func (x *QueueInfo) GetDeadLetterOf() string {
 		return x.DeadLetterOf
 	}
 	return ""
+}
+
+func (x *QueueInfo) GetDelayed() uint64 {
+	if x != nil {
+		return x.Delayed
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetCounters() *QueueCounters {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *QueueInfo) GetOldestPendingAgeMs() uint64 {
+	if x != nil {
+		return x.OldestPendingAgeMs
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetThrottled() uint64 {
+	if x != nil {
+		return x.Throttled
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetDeadLetters() uint64 {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return 0
 }
 
 // Asks for one queue's stats.
@@ -977,10 +1068,10 @@ type GetStatsResponse struct {
 	PerKeyStats []*PerFairnessKeyStats `protobuf:"bytes,6,rep,name=per_key_stats,json=perKeyStats,proto3" json:"per_key_stats,omitempty"`
 	// The throttle keys that this queue's waiting messages carry, with their buckets.
 	PerThrottleStats []*PerThrottleKeyStats `protobuf:"bytes,7,rep,name=per_throttle_stats,json=perThrottleStats,proto3" json:"per_throttle_stats,omitempty"`
-	// Messages that wait for their time.
-	Delayed uint64 `protobuf:"varint,8,opt,name=delayed,proto3" json:"delayed,omitempty"`
-	// True while the whole queue is paused.
-	Paused bool `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`
+	// The broker that leads the queue; 0 outside a cluster.
+	LeaderNodeId uint64 `protobuf:"varint,8,opt,name=leader_node_id,json=leaderNodeId,proto3" json:"leader_node_id,omitempty"`
+	// Brokers that hold a copy of the queue; 0 outside a cluster.
+	ReplicationCount uint32 `protobuf:"varint,9,opt,name=replication_count,json=replicationCount,proto3" json:"replication_count,omitempty"`
 	// What happened since the broker started.
 	Counters *QueueCounters `protobuf:"bytes,10,opt,name=counters,proto3" json:"counters,omitempty"`
 	// All settings of the queue.
@@ -994,7 +1085,17 @@ type GetStatsResponse struct {
 	// Waiting messages that a throttle key holds back.
 	Throttled uint64 `protobuf:"varint,15,opt,name=throttled,proto3" json:"throttled,omitempty"`
 	// State of the queue's hooks; unset when it has none.
-	Hooks         *HookStats `protobuf:"bytes,16,opt,name=hooks,proto3" json:"hooks,omitempty"`
+	Hooks *HookStats `protobuf:"bytes,16,opt,name=hooks,proto3" json:"hooks,omitempty"`
+	// Messages that wait for their time.
+	Delayed uint64 `protobuf:"varint,17,opt,name=delayed,proto3" json:"delayed,omitempty"`
+	// True while the whole queue is paused.
+	Paused bool `protobuf:"varint,18,opt,name=paused,proto3" json:"paused,omitempty"`
+	// The fairness key whose turn it is; empty when none takes part in the round.
+	RoundKey string `protobuf:"bytes,19,opt,name=round_key,json=roundKey,proto3" json:"round_key,omitempty"`
+	// The open consume streams, those with most leased messages first; 100 at most.
+	Consumers []*ConsumerStats `protobuf:"bytes,20,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	// What deliveries have waited for since the broker started, by cause.
+	Waits         []*WaitStats `protobuf:"bytes,21,rep,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,18 +1179,18 @@ func (x *GetStatsResponse) GetPerThrottleStats() []*PerThrottleKeyStats {
 	return nil
 }
 
-func (x *GetStatsResponse) GetDelayed() uint64 {
+func (x *GetStatsResponse) GetLeaderNodeId() uint64 {
 	if x != nil {
-		return x.Delayed
+		return x.LeaderNodeId
 	}
 	return 0
 }
 
-func (x *GetStatsResponse) GetPaused() bool {
+func (x *GetStatsResponse) GetReplicationCount() uint32 {
 	if x != nil {
-		return x.Paused
+		return x.ReplicationCount
 	}
-	return false
+	return 0
 }
 
 func (x *GetStatsResponse) GetCounters() *QueueCounters {
@@ -1141,6 +1242,196 @@ func (x *GetStatsResponse) GetHooks() *HookStats {
 	return nil
 }
 
+func (x *GetStatsResponse) GetDelayed() uint64 {
+	if x != nil {
+		return x.Delayed
+	}
+	return 0
+}
+
+func (x *GetStatsResponse) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *GetStatsResponse) GetRoundKey() string {
+	if x != nil {
+		return x.RoundKey
+	}
+	return ""
+}
+
+func (x *GetStatsResponse) GetConsumers() []*ConsumerStats {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *GetStatsResponse) GetWaits() []*WaitStats {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+// One open consume stream.
+type ConsumerStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tells the stream from others while the broker runs.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Messages that it has leased.
+	InFlight uint32 `protobuf:"varint,2,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// Messages that it may lease further now.
+	Credit uint32 `protobuf:"varint,3,opt,name=credit,proto3" json:"credit,omitempty"`
+	// The most messages in one of its frames.
+	MaxBatch uint32 `protobuf:"varint,4,opt,name=max_batch,json=maxBatch,proto3" json:"max_batch,omitempty"`
+	// The API key that opened it; empty when keys are off.
+	KeyId         string `protobuf:"bytes,5,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumerStats) Reset() {
+	*x = ConsumerStats{}
+	mi := &file_fila_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumerStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumerStats) ProtoMessage() {}
+
+func (x *ConsumerStats) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumerStats.ProtoReflect.Descriptor instead.
+func (*ConsumerStats) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ConsumerStats) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ConsumerStats) GetInFlight() uint32 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+func (x *ConsumerStats) GetCredit() uint32 {
+	if x != nil {
+		return x.Credit
+	}
+	return 0
+}
+
+func (x *ConsumerStats) GetMaxBatch() uint32 {
+	if x != nil {
+		return x.MaxBatch
+	}
+	return 0
+}
+
+func (x *ConsumerStats) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+// How long deliveries waited for one cause.
+type WaitStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// turn, throttle, concurrency, pause, delay or no_consumer.
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Deliveries that waited for it.
+	Count uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Half of them waited for it no longer than this.
+	P50Ms uint64 `protobuf:"varint,3,opt,name=p50_ms,json=p50Ms,proto3" json:"p50_ms,omitempty"`
+	// 95 of 100 waited for it no longer than this.
+	P95Ms         uint64 `protobuf:"varint,4,opt,name=p95_ms,json=p95Ms,proto3" json:"p95_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitStats) Reset() {
+	*x = WaitStats{}
+	mi := &file_fila_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitStats) ProtoMessage() {}
+
+func (x *WaitStats) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitStats.ProtoReflect.Descriptor instead.
+func (*WaitStats) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WaitStats) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *WaitStats) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *WaitStats) GetP50Ms() uint64 {
+	if x != nil {
+		return x.P50Ms
+	}
+	return 0
+}
+
+func (x *WaitStats) GetP95Ms() uint64 {
+	if x != nil {
+		return x.P95Ms
+	}
+	return 0
+}
+
 // What happened in a queue since the broker started.
 type QueueCounters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1166,7 +1457,7 @@ type QueueCounters struct {
 
 func (x *QueueCounters) Reset() {
 	*x = QueueCounters{}
-	mi := &file_fila_v1_admin_proto_msgTypes[12]
+	mi := &file_fila_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1469,7 @@ func (x *QueueCounters) String() string {
 func (*QueueCounters) ProtoMessage() {}
 
 func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[12]
+	mi := &file_fila_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1482,7 @@ func (x *QueueCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
 func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueCounters) GetEnqueued() uint64 {
@@ -1269,7 +1560,7 @@ type HookStats struct {
 
 func (x *HookStats) Reset() {
 	*x = HookStats{}
-	mi := &file_fila_v1_admin_proto_msgTypes[13]
+	mi := &file_fila_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1572,7 @@ func (x *HookStats) String() string {
 func (*HookStats) ProtoMessage() {}
 
 func (x *HookStats) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[13]
+	mi := &file_fila_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1585,7 @@ func (x *HookStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HookStats.ProtoReflect.Descriptor instead.
 func (*HookStats) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HookStats) GetCalls() uint64 {
@@ -1348,14 +1639,19 @@ type PerFairnessKeyStats struct {
 	// Messages that a throttle key holds back.
 	Throttled uint64 `protobuf:"varint,6,opt,name=throttled,proto3" json:"throttled,omitempty"`
 	// True while the key is paused.
-	Paused        bool `protobuf:"varint,7,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused bool `protobuf:"varint,7,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Its place in the round, 0 when it is its turn now; unset when it does not take part.
+	RoundPosition *uint32 `protobuf:"varint,8,opt,name=round_position,json=roundPosition,proto3,oneof" json:"round_position,omitempty"`
+	// What happened with this key since the broker began to count it by itself, which it does for the
+	// busiest keys; unset for others.
+	Traffic       *KeyTraffic `protobuf:"bytes,9,opt,name=traffic,proto3" json:"traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PerFairnessKeyStats) Reset() {
 	*x = PerFairnessKeyStats{}
-	mi := &file_fila_v1_admin_proto_msgTypes[14]
+	mi := &file_fila_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1663,7 @@ func (x *PerFairnessKeyStats) String() string {
 func (*PerFairnessKeyStats) ProtoMessage() {}
 
 func (x *PerFairnessKeyStats) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[14]
+	mi := &file_fila_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1676,7 @@ func (x *PerFairnessKeyStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PerFairnessKeyStats.ProtoReflect.Descriptor instead.
 func (*PerFairnessKeyStats) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PerFairnessKeyStats) GetKey() string {
@@ -1432,6 +1728,129 @@ func (x *PerFairnessKeyStats) GetPaused() bool {
 	return false
 }
 
+func (x *PerFairnessKeyStats) GetRoundPosition() uint32 {
+	if x != nil && x.RoundPosition != nil {
+		return *x.RoundPosition
+	}
+	return 0
+}
+
+func (x *PerFairnessKeyStats) GetTraffic() *KeyTraffic {
+	if x != nil {
+		return x.Traffic
+	}
+	return nil
+}
+
+// What happened with the messages of one fairness key.
+type KeyTraffic struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages accepted, redriven ones included.
+	Enqueued uint64 `protobuf:"varint,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
+	// Deliveries made.
+	Delivered uint64 `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	// Messages acked.
+	Acked uint64 `protobuf:"varint,3,opt,name=acked,proto3" json:"acked,omitempty"`
+	// Deliveries nacked.
+	Nacked uint64 `protobuf:"varint,4,opt,name=nacked,proto3" json:"nacked,omitempty"`
+	// Messages moved to the dead-letter queue.
+	DeadLettered uint64 `protobuf:"varint,5,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
+	// Messages that came back after a failed or expired delivery.
+	Retried uint64 `protobuf:"varint,6,opt,name=retried,proto3" json:"retried,omitempty"`
+	// Half of the deliveries came no longer than this after their enqueue.
+	WaitP50Ms uint64 `protobuf:"varint,7,opt,name=wait_p50_ms,json=waitP50Ms,proto3" json:"wait_p50_ms,omitempty"`
+	// 95 of 100 deliveries came no longer than this after their enqueue.
+	WaitP95Ms     uint64 `protobuf:"varint,8,opt,name=wait_p95_ms,json=waitP95Ms,proto3" json:"wait_p95_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyTraffic) Reset() {
+	*x = KeyTraffic{}
+	mi := &file_fila_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyTraffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyTraffic) ProtoMessage() {}
+
+func (x *KeyTraffic) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyTraffic.ProtoReflect.Descriptor instead.
+func (*KeyTraffic) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *KeyTraffic) GetEnqueued() uint64 {
+	if x != nil {
+		return x.Enqueued
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetDelivered() uint64 {
+	if x != nil {
+		return x.Delivered
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetAcked() uint64 {
+	if x != nil {
+		return x.Acked
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetNacked() uint64 {
+	if x != nil {
+		return x.Nacked
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetDeadLettered() uint64 {
+	if x != nil {
+		return x.DeadLettered
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetRetried() uint64 {
+	if x != nil {
+		return x.Retried
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetWaitP50Ms() uint64 {
+	if x != nil {
+		return x.WaitP50Ms
+	}
+	return 0
+}
+
+func (x *KeyTraffic) GetWaitP95Ms() uint64 {
+	if x != nil {
+		return x.WaitP95Ms
+	}
+	return 0
+}
+
 // One throttle key: its token bucket and its concurrency limit.
 type PerThrottleKeyStats struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1454,14 +1873,24 @@ type PerThrottleKeyStats struct {
 	// Nothing passes before this time because a consumer reported backpressure; unset otherwise.
 	PausedUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=paused_until,json=pausedUntil,proto3" json:"paused_until,omitempty"`
 	// Waiting messages with this key.
-	Waiting       uint64 `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting uint64 `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Deliveries per second that took tokens, of late.
+	PassedPerSecond float64 `protobuf:"fixed64,11,opt,name=passed_per_second,json=passedPerSecond,proto3" json:"passed_per_second,omitempty"`
+	// Times per second that a lane was parked, of late.
+	BlockedPerSecond float64 `protobuf:"fixed64,12,opt,name=blocked_per_second,json=blockedPerSecond,proto3" json:"blocked_per_second,omitempty"`
+	// The pattern whose setting applies; empty for a setting of its own, or none.
+	Pattern string `protobuf:"bytes,13,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// True for a key in use that nobody configured.
+	Unset bool `protobuf:"varint,14,opt,name=unset,proto3" json:"unset,omitempty"`
+	// True while an operator has paused the key; with a duration, `paused_until` says how long.
+	Paused        bool `protobuf:"varint,15,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PerThrottleKeyStats) Reset() {
 	*x = PerThrottleKeyStats{}
-	mi := &file_fila_v1_admin_proto_msgTypes[15]
+	mi := &file_fila_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1902,7 @@ func (x *PerThrottleKeyStats) String() string {
 func (*PerThrottleKeyStats) ProtoMessage() {}
 
 func (x *PerThrottleKeyStats) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[15]
+	mi := &file_fila_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1915,7 @@ func (x *PerThrottleKeyStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PerThrottleKeyStats.ProtoReflect.Descriptor instead.
 func (*PerThrottleKeyStats) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PerThrottleKeyStats) GetKey() string {
@@ -1559,6 +1988,160 @@ func (x *PerThrottleKeyStats) GetWaiting() uint64 {
 	return 0
 }
 
+func (x *PerThrottleKeyStats) GetPassedPerSecond() float64 {
+	if x != nil {
+		return x.PassedPerSecond
+	}
+	return 0
+}
+
+func (x *PerThrottleKeyStats) GetBlockedPerSecond() float64 {
+	if x != nil {
+		return x.BlockedPerSecond
+	}
+	return 0
+}
+
+func (x *PerThrottleKeyStats) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *PerThrottleKeyStats) GetUnset() bool {
+	if x != nil {
+		return x.Unset
+	}
+	return false
+}
+
+func (x *PerThrottleKeyStats) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+// Lists throttle keys.
+type ListThrottlesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only keys that start with this; empty means all.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Only keys in use that nobody configured.
+	Unset bool `protobuf:"varint,2,opt,name=unset,proto3" json:"unset,omitempty"`
+	// The most keys to return; 0 means 1000.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListThrottlesRequest) Reset() {
+	*x = ListThrottlesRequest{}
+	mi := &file_fila_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListThrottlesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListThrottlesRequest) ProtoMessage() {}
+
+func (x *ListThrottlesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListThrottlesRequest.ProtoReflect.Descriptor instead.
+func (*ListThrottlesRequest) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ListThrottlesRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ListThrottlesRequest) GetUnset() bool {
+	if x != nil {
+		return x.Unset
+	}
+	return false
+}
+
+func (x *ListThrottlesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// Throttle keys by key.
+type ListThrottlesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One row per key.
+	Throttles []*PerThrottleKeyStats `protobuf:"bytes,1,rep,name=throttles,proto3" json:"throttles,omitempty"`
+	// How many there are, those beyond the limit included.
+	TotalCount    uint64 `protobuf:"varint,2,opt,name=total_count,json=totalCount,proto3" json:"total_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListThrottlesResponse) Reset() {
+	*x = ListThrottlesResponse{}
+	mi := &file_fila_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListThrottlesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListThrottlesResponse) ProtoMessage() {}
+
+func (x *ListThrottlesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListThrottlesResponse.ProtoReflect.Descriptor instead.
+func (*ListThrottlesResponse) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListThrottlesResponse) GetThrottles() []*PerThrottleKeyStats {
+	if x != nil {
+		return x.Throttles
+	}
+	return nil
+}
+
+func (x *ListThrottlesResponse) GetTotalCount() uint64 {
+	if x != nil {
+		return x.TotalCount
+	}
+	return 0
+}
+
 // Moves dead letters back.
 type RedriveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1578,7 +2161,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[16]
+	mi := &file_fila_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +2173,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[16]
+	mi := &file_fila_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +2186,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RedriveRequest) GetDlqQueue() string {
@@ -1652,7 +2235,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[17]
+	mi := &file_fila_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +2247,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[17]
+	mi := &file_fila_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +2260,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RedriveResponse) GetRedriven() uint64 {
@@ -1710,7 +2293,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[18]
+	mi := &file_fila_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +2305,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[18]
+	mi := &file_fila_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +2318,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PeekRequest) GetQueue() string {
@@ -1802,7 +2385,7 @@ type PeekResponse struct {
 
 func (x *PeekResponse) Reset() {
 	*x = PeekResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[19]
+	mi := &file_fila_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +2397,7 @@ func (x *PeekResponse) String() string {
 func (*PeekResponse) ProtoMessage() {}
 
 func (x *PeekResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[19]
+	mi := &file_fila_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +2410,7 @@ func (x *PeekResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekResponse.ProtoReflect.Descriptor instead.
 func (*PeekResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeekResponse) GetMessages() []*PeekedMessage {
@@ -1866,7 +2449,7 @@ type PeekedMessage struct {
 
 func (x *PeekedMessage) Reset() {
 	*x = PeekedMessage{}
-	mi := &file_fila_v1_admin_proto_msgTypes[20]
+	mi := &file_fila_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +2461,7 @@ func (x *PeekedMessage) String() string {
 func (*PeekedMessage) ProtoMessage() {}
 
 func (x *PeekedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[20]
+	mi := &file_fila_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +2474,7 @@ func (x *PeekedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekedMessage.ProtoReflect.Descriptor instead.
 func (*PeekedMessage) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeekedMessage) GetMessage() *Message {
@@ -1928,7 +2511,7 @@ type PurgeRequest struct {
 
 func (x *PurgeRequest) Reset() {
 	*x = PurgeRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[21]
+	mi := &file_fila_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2523,7 @@ func (x *PurgeRequest) String() string {
 func (*PurgeRequest) ProtoMessage() {}
 
 func (x *PurgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[21]
+	mi := &file_fila_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2536,7 @@ func (x *PurgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeRequest.ProtoReflect.Descriptor instead.
 func (*PurgeRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PurgeRequest) GetQueue() string {
@@ -1981,7 +2564,7 @@ type PurgeResponse struct {
 
 func (x *PurgeResponse) Reset() {
 	*x = PurgeResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[22]
+	mi := &file_fila_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2576,7 @@ func (x *PurgeResponse) String() string {
 func (*PurgeResponse) ProtoMessage() {}
 
 func (x *PurgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[22]
+	mi := &file_fila_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2589,7 @@ func (x *PurgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeResponse.ProtoReflect.Descriptor instead.
 func (*PurgeResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PurgeResponse) GetPurged() uint64 {
@@ -2016,20 +2599,24 @@ func (x *PurgeResponse) GetPurged() uint64 {
 	return 0
 }
 
-// Stops deliveries.
+// Stops deliveries: from a queue, or with a throttle key.
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Only this fairness key; empty means the whole queue.
-	FairnessKey   string `protobuf:"bytes,2,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	FairnessKey string `protobuf:"bytes,2,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	// Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+	ThrottleKey string `protobuf:"bytes,3,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	// With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+	DurationMs    uint64 `protobuf:"varint,4,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[23]
+	mi := &file_fila_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2628,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[23]
+	mi := &file_fila_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2641,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PauseRequest) GetQueue() string {
@@ -2071,6 +2658,20 @@ func (x *PauseRequest) GetFairnessKey() string {
 	return ""
 }
 
+func (x *PauseRequest) GetThrottleKey() string {
+	if x != nil {
+		return x.ThrottleKey
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetDurationMs() uint64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
+}
+
 // Deliveries have stopped; leased messages can still be settled.
 type PauseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2080,7 +2681,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[24]
+	mi := &file_fila_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2693,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[24]
+	mi := &file_fila_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2706,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 // Starts deliveries again.
@@ -2114,14 +2715,17 @@ type ResumeRequest struct {
 	// The queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Only this fairness key; empty means the whole queue.
-	FairnessKey   string `protobuf:"bytes,2,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	FairnessKey string `protobuf:"bytes,2,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	// The throttle key, whoever paused it: an operator, or a consumer that reported backpressure.
+	// Excludes queue and fairness_key.
+	ThrottleKey   string `protobuf:"bytes,3,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[25]
+	mi := &file_fila_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2737,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[25]
+	mi := &file_fila_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2750,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResumeRequest) GetQueue() string {
@@ -2163,6 +2767,13 @@ func (x *ResumeRequest) GetFairnessKey() string {
 	return ""
 }
 
+func (x *ResumeRequest) GetThrottleKey() string {
+	if x != nil {
+		return x.ThrottleKey
+	}
+	return ""
+}
+
 // Deliveries go on.
 type ResumeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2172,7 +2783,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[26]
+	mi := &file_fila_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2795,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[26]
+	mi := &file_fila_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2808,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 // Asks why something waits. Name a fairness key or a message.
@@ -2215,7 +2826,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[27]
+	mi := &file_fila_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2838,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[27]
+	mi := &file_fila_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2851,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRequest) GetQueue() string {
@@ -2280,14 +2891,18 @@ type ExplainResponse struct {
 	// Deliveries expected before the one in question.
 	Ahead uint64 `protobuf:"varint,6,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// The message's state; unspecified when a key was asked about.
-	State         MessageState `protobuf:"varint,7,opt,name=state,proto3,enum=fila.v1.MessageState" json:"state,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	State MessageState `protobuf:"varint,7,opt,name=state,proto3,enum=fila.v1.MessageState" json:"state,omitempty"`
+	// The message's last five failures, oldest first; empty when a key was asked about.
+	Failures []*Failure `protobuf:"bytes,8,rep,name=failures,proto3" json:"failures,omitempty"`
+	// The throttle keys it carries that nobody configured.
+	UnsetThrottleKeys []string `protobuf:"bytes,9,rep,name=unset_throttle_keys,json=unsetThrottleKeys,proto3" json:"unset_throttle_keys,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[28]
+	mi := &file_fila_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2914,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[28]
+	mi := &file_fila_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2927,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainResponse) GetSummary() string {
@@ -2364,6 +2979,20 @@ func (x *ExplainResponse) GetState() MessageState {
 	return MessageState_MESSAGE_STATE_UNSPECIFIED
 }
 
+func (x *ExplainResponse) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetUnsetThrottleKeys() []string {
+	if x != nil {
+		return x.UnsetThrottleKeys
+	}
+	return nil
+}
+
 // One reason to wait.
 type WaitReason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2385,7 +3014,7 @@ type WaitReason struct {
 
 func (x *WaitReason) Reset() {
 	*x = WaitReason{}
-	mi := &file_fila_v1_admin_proto_msgTypes[29]
+	mi := &file_fila_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +3026,7 @@ func (x *WaitReason) String() string {
 func (*WaitReason) ProtoMessage() {}
 
 func (x *WaitReason) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[29]
+	mi := &file_fila_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +3039,7 @@ func (x *WaitReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitReason.ProtoReflect.Descriptor instead.
 func (*WaitReason) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WaitReason) GetKind() WaitKind {
@@ -2468,7 +3097,7 @@ type CancelMessageRequest struct {
 
 func (x *CancelMessageRequest) Reset() {
 	*x = CancelMessageRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[30]
+	mi := &file_fila_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2480,7 +3109,7 @@ func (x *CancelMessageRequest) String() string {
 func (*CancelMessageRequest) ProtoMessage() {}
 
 func (x *CancelMessageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[30]
+	mi := &file_fila_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2493,7 +3122,7 @@ func (x *CancelMessageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMessageRequest.ProtoReflect.Descriptor instead.
 func (*CancelMessageRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CancelMessageRequest) GetQueue() string {
@@ -2519,7 +3148,7 @@ type CancelMessageResponse struct {
 
 func (x *CancelMessageResponse) Reset() {
 	*x = CancelMessageResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[31]
+	mi := &file_fila_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +3160,7 @@ func (x *CancelMessageResponse) String() string {
 func (*CancelMessageResponse) ProtoMessage() {}
 
 func (x *CancelMessageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[31]
+	mi := &file_fila_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,24 +3173,28 @@ func (x *CancelMessageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMessageResponse.ProtoReflect.Descriptor instead.
 func (*CancelMessageResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
-// Sets one runtime configuration entry.
+// Sets runtime configuration: one entry by key and value, or several by entries.
 type SetConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 512 characters. `throttle:<key>:rate`, `throttle:<key>:burst`, `throttle.<key>`,
 	// `concurrency:<key>:limit` and `weight:<queue>:<key>` act on the scheduler; hooks read any key.
+	// A throttle or fairness key in these names may end in `*`: every key that matches gets the
+	// setting, a setting of its own wins, and so does a longer pattern.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// At most 64 KiB.
-	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// At most 64 KiB; empty removes the entry.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Set together, all or none. Excludes key and value.
+	Entries       []*ConfigEntry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetConfigRequest) Reset() {
 	*x = SetConfigRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[32]
+	mi := &file_fila_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +3206,7 @@ func (x *SetConfigRequest) String() string {
 func (*SetConfigRequest) ProtoMessage() {}
 
 func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[32]
+	mi := &file_fila_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +3219,7 @@ func (x *SetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigRequest.ProtoReflect.Descriptor instead.
 func (*SetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetConfigRequest) GetKey() string {
@@ -2603,7 +3236,14 @@ func (x *SetConfigRequest) GetValue() string {
 	return ""
 }
 
-// The entry is in force and stored.
+func (x *SetConfigRequest) GetEntries() []*ConfigEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// The entries are in force and stored.
 type SetConfigResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2612,7 +3252,7 @@ type SetConfigResponse struct {
 
 func (x *SetConfigResponse) Reset() {
 	*x = SetConfigResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[33]
+	mi := &file_fila_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +3264,7 @@ func (x *SetConfigResponse) String() string {
 func (*SetConfigResponse) ProtoMessage() {}
 
 func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[33]
+	mi := &file_fila_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +3277,7 @@ func (x *SetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfigResponse.ProtoReflect.Descriptor instead.
 func (*SetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 // Reads one entry.
@@ -2651,7 +3291,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[34]
+	mi := &file_fila_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +3303,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[34]
+	mi := &file_fila_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +3316,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetConfigRequest) GetKey() string {
@@ -2697,7 +3337,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[35]
+	mi := &file_fila_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +3349,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[35]
+	mi := &file_fila_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +3362,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetConfigResponse) GetValue() string {
@@ -2743,7 +3383,7 @@ type DeleteConfigRequest struct {
 
 func (x *DeleteConfigRequest) Reset() {
 	*x = DeleteConfigRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[36]
+	mi := &file_fila_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +3395,7 @@ func (x *DeleteConfigRequest) String() string {
 func (*DeleteConfigRequest) ProtoMessage() {}
 
 func (x *DeleteConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[36]
+	mi := &file_fila_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +3408,7 @@ func (x *DeleteConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteConfigRequest.ProtoReflect.Descriptor instead.
 func (*DeleteConfigRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeleteConfigRequest) GetKey() string {
@@ -2787,7 +3427,7 @@ type DeleteConfigResponse struct {
 
 func (x *DeleteConfigResponse) Reset() {
 	*x = DeleteConfigResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[37]
+	mi := &file_fila_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +3439,7 @@ func (x *DeleteConfigResponse) String() string {
 func (*DeleteConfigResponse) ProtoMessage() {}
 
 func (x *DeleteConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[37]
+	mi := &file_fila_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +3452,7 @@ func (x *DeleteConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteConfigResponse.ProtoReflect.Descriptor instead.
 func (*DeleteConfigResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 // Lists entries.
@@ -2826,7 +3466,7 @@ type ListConfigRequest struct {
 
 func (x *ListConfigRequest) Reset() {
 	*x = ListConfigRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[38]
+	mi := &file_fila_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +3478,7 @@ func (x *ListConfigRequest) String() string {
 func (*ListConfigRequest) ProtoMessage() {}
 
 func (x *ListConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[38]
+	mi := &file_fila_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +3491,7 @@ func (x *ListConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConfigRequest.ProtoReflect.Descriptor instead.
 func (*ListConfigRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListConfigRequest) GetPrefix() string {
@@ -2874,7 +3514,7 @@ type ListConfigResponse struct {
 
 func (x *ListConfigResponse) Reset() {
 	*x = ListConfigResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[39]
+	mi := &file_fila_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +3526,7 @@ func (x *ListConfigResponse) String() string {
 func (*ListConfigResponse) ProtoMessage() {}
 
 func (x *ListConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[39]
+	mi := &file_fila_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3539,7 @@ func (x *ListConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConfigResponse.ProtoReflect.Descriptor instead.
 func (*ListConfigResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListConfigResponse) GetEntries() []*ConfigEntry {
@@ -2929,7 +3569,7 @@ type ConfigEntry struct {
 
 func (x *ConfigEntry) Reset() {
 	*x = ConfigEntry{}
-	mi := &file_fila_v1_admin_proto_msgTypes[40]
+	mi := &file_fila_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3581,7 @@ func (x *ConfigEntry) String() string {
 func (*ConfigEntry) ProtoMessage() {}
 
 func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[40]
+	mi := &file_fila_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3594,7 @@ func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
 func (*ConfigEntry) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ConfigEntry) GetKey() string {
@@ -2971,32 +3611,33 @@ func (x *ConfigEntry) GetValue() string {
 	return ""
 }
 
-// One permission on one pattern.
-type AclEntry struct {
+// What an API key may do on a pattern of queue names.
+type AclPermission struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is allowed.
-	Permission Permission `protobuf:"varint,1,opt,name=permission,proto3,enum=fila.v1.Permission" json:"permission,omitempty"`
+	// "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+	// in FilaAdmin that names a matching queue.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// `orders` for one queue, `orders.*` for names that start with "orders.", `*` for all.
 	Pattern       string `protobuf:"bytes,2,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AclEntry) Reset() {
-	*x = AclEntry{}
-	mi := &file_fila_v1_admin_proto_msgTypes[41]
+func (x *AclPermission) Reset() {
+	*x = AclPermission{}
+	mi := &file_fila_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AclEntry) String() string {
+func (x *AclPermission) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AclEntry) ProtoMessage() {}
+func (*AclPermission) ProtoMessage() {}
 
-func (x *AclEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[41]
+func (x *AclPermission) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3007,19 +3648,19 @@ func (x *AclEntry) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AclEntry.ProtoReflect.Descriptor instead.
-func (*AclEntry) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{41}
+// Deprecated: Use AclPermission.ProtoReflect.Descriptor instead.
+func (*AclPermission) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
-func (x *AclEntry) GetPermission() Permission {
+func (x *AclPermission) GetKind() string {
 	if x != nil {
-		return x.Permission
+		return x.Kind
 	}
-	return Permission_PERMISSION_UNSPECIFIED
+	return ""
 }
 
-func (x *AclEntry) GetPattern() string {
+func (x *AclPermission) GetPattern() string {
 	if x != nil {
 		return x.Pattern
 	}
@@ -3031,19 +3672,19 @@ type CreateApiKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A name for people, 1 to 100 characters.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The key stops working at this time; unset means never.
-	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The key stops working at this time, in milliseconds since 1970; 0 means never.
+	ExpiresAtMs uint64 `protobuf:"varint,2,opt,name=expires_at_ms,json=expiresAtMs,proto3" json:"expires_at_ms,omitempty"`
 	// True for a key that may do everything, other keys included.
 	Superadmin bool `protobuf:"varint,3,opt,name=superadmin,proto3" json:"superadmin,omitempty"`
 	// What the key may do; never more than the caller's own key.
-	Acl           []*AclEntry `protobuf:"bytes,4,rep,name=acl,proto3" json:"acl,omitempty"`
+	Acl           []*AclPermission `protobuf:"bytes,4,rep,name=acl,proto3" json:"acl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[42]
+	mi := &file_fila_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3696,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[42]
+	mi := &file_fila_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3709,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CreateApiKeyRequest) GetName() string {
@@ -3078,11 +3719,11 @@ func (x *CreateApiKeyRequest) GetName() string {
 	return ""
 }
 
-func (x *CreateApiKeyRequest) GetExpiresAt() *timestamppb.Timestamp {
+func (x *CreateApiKeyRequest) GetExpiresAtMs() uint64 {
 	if x != nil {
-		return x.ExpiresAt
+		return x.ExpiresAtMs
 	}
-	return nil
+	return 0
 }
 
 func (x *CreateApiKeyRequest) GetSuperadmin() bool {
@@ -3092,7 +3733,7 @@ func (x *CreateApiKeyRequest) GetSuperadmin() bool {
 	return false
 }
 
-func (x *CreateApiKeyRequest) GetAcl() []*AclEntry {
+func (x *CreateApiKeyRequest) GetAcl() []*AclPermission {
 	if x != nil {
 		return x.Acl
 	}
@@ -3112,7 +3753,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[43]
+	mi := &file_fila_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3765,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[43]
+	mi := &file_fila_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3778,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreateApiKeyResponse) GetKeyId() string {
@@ -3165,7 +3806,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[44]
+	mi := &file_fila_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3818,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[44]
+	mi := &file_fila_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3831,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -3209,7 +3850,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[45]
+	mi := &file_fila_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3221,7 +3862,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[45]
+	mi := &file_fila_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3234,7 +3875,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 // Lists API keys.
@@ -3246,7 +3887,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[46]
+	mi := &file_fila_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3899,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[46]
+	mi := &file_fila_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3912,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 // All API keys.
@@ -3285,7 +3926,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[47]
+	mi := &file_fila_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3938,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[47]
+	mi := &file_fila_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3951,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListApiKeysResponse) GetKeys() []*ApiKeyInfo {
@@ -3334,14 +3975,14 @@ type ApiKeyInfo struct {
 	// True for a key that may do everything.
 	Superadmin bool `protobuf:"varint,5,opt,name=superadmin,proto3" json:"superadmin,omitempty"`
 	// What it may do.
-	Acl           []*AclEntry `protobuf:"bytes,6,rep,name=acl,proto3" json:"acl,omitempty"`
+	Acl           []*AclPermission `protobuf:"bytes,6,rep,name=acl,proto3" json:"acl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApiKeyInfo) Reset() {
 	*x = ApiKeyInfo{}
-	mi := &file_fila_v1_admin_proto_msgTypes[48]
+	mi := &file_fila_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3994,7 @@ func (x *ApiKeyInfo) String() string {
 func (*ApiKeyInfo) ProtoMessage() {}
 
 func (x *ApiKeyInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[48]
+	mi := &file_fila_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +4007,7 @@ func (x *ApiKeyInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKeyInfo.ProtoReflect.Descriptor instead.
 func (*ApiKeyInfo) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ApiKeyInfo) GetKeyId() string {
@@ -3404,7 +4045,7 @@ func (x *ApiKeyInfo) GetSuperadmin() bool {
 	return false
 }
 
-func (x *ApiKeyInfo) GetAcl() []*AclEntry {
+func (x *ApiKeyInfo) GetAcl() []*AclPermission {
 	if x != nil {
 		return x.Acl
 	}
@@ -3417,14 +4058,14 @@ type SetAclRequest struct {
 	// The key.
 	KeyId string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	// What it may do from now on; never more than the caller's own key.
-	Acl           []*AclEntry `protobuf:"bytes,2,rep,name=acl,proto3" json:"acl,omitempty"`
+	Acl           []*AclPermission `protobuf:"bytes,2,rep,name=acl,proto3" json:"acl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetAclRequest) Reset() {
 	*x = SetAclRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[49]
+	mi := &file_fila_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +4077,7 @@ func (x *SetAclRequest) String() string {
 func (*SetAclRequest) ProtoMessage() {}
 
 func (x *SetAclRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[49]
+	mi := &file_fila_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +4090,7 @@ func (x *SetAclRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAclRequest.ProtoReflect.Descriptor instead.
 func (*SetAclRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SetAclRequest) GetKeyId() string {
@@ -3459,7 +4100,7 @@ func (x *SetAclRequest) GetKeyId() string {
 	return ""
 }
 
-func (x *SetAclRequest) GetAcl() []*AclEntry {
+func (x *SetAclRequest) GetAcl() []*AclPermission {
 	if x != nil {
 		return x.Acl
 	}
@@ -3475,7 +4116,7 @@ type SetAclResponse struct {
 
 func (x *SetAclResponse) Reset() {
 	*x = SetAclResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[50]
+	mi := &file_fila_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3487,7 +4128,7 @@ func (x *SetAclResponse) String() string {
 func (*SetAclResponse) ProtoMessage() {}
 
 func (x *SetAclResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[50]
+	mi := &file_fila_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3500,7 +4141,7 @@ func (x *SetAclResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAclResponse.ProtoReflect.Descriptor instead.
 func (*SetAclResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 // Reads an API key's permissions.
@@ -3514,7 +4155,7 @@ type GetAclRequest struct {
 
 func (x *GetAclRequest) Reset() {
 	*x = GetAclRequest{}
-	mi := &file_fila_v1_admin_proto_msgTypes[51]
+	mi := &file_fila_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3526,7 +4167,7 @@ func (x *GetAclRequest) String() string {
 func (*GetAclRequest) ProtoMessage() {}
 
 func (x *GetAclRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[51]
+	mi := &file_fila_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3539,7 +4180,7 @@ func (x *GetAclRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAclRequest.ProtoReflect.Descriptor instead.
 func (*GetAclRequest) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetAclRequest) GetKeyId() string {
@@ -3553,7 +4194,7 @@ func (x *GetAclRequest) GetKeyId() string {
 type GetAclResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it may do.
-	Acl []*AclEntry `protobuf:"bytes,1,rep,name=acl,proto3" json:"acl,omitempty"`
+	Acl []*AclPermission `protobuf:"bytes,1,rep,name=acl,proto3" json:"acl,omitempty"`
 	// True for a key that may do everything.
 	Superadmin    bool `protobuf:"varint,2,opt,name=superadmin,proto3" json:"superadmin,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3562,7 +4203,7 @@ type GetAclResponse struct {
 
 func (x *GetAclResponse) Reset() {
 	*x = GetAclResponse{}
-	mi := &file_fila_v1_admin_proto_msgTypes[52]
+	mi := &file_fila_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +4215,7 @@ func (x *GetAclResponse) String() string {
 func (*GetAclResponse) ProtoMessage() {}
 
 func (x *GetAclResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_admin_proto_msgTypes[52]
+	mi := &file_fila_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,10 +4228,10 @@ func (x *GetAclResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAclResponse.ProtoReflect.Descriptor instead.
 func (*GetAclResponse) Descriptor() ([]byte, []int) {
-	return file_fila_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
-func (x *GetAclResponse) GetAcl() []*AclEntry {
+func (x *GetAclResponse) GetAcl() []*AclPermission {
 	if x != nil {
 		return x.Acl
 	}
@@ -3602,6 +4243,517 @@ func (x *GetAclResponse) GetSuperadmin() bool {
 		return x.Superadmin
 	}
 	return false
+}
+
+// Asks how the broker is doing.
+type GetStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusRequest) Reset() {
+	*x = GetStatusRequest{}
+	mi := &file_fila_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusRequest) ProtoMessage() {}
+
+func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetStatusRequest) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+// How the broker is doing.
+type GetStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The broker's version.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// When it started.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// What it is to others: "single" outside a cluster.
+	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// The directory that it keeps its messages in.
+	DataDir string `protobuf:"bytes,4,opt,name=data_dir,json=dataDir,proto3" json:"data_dir,omitempty"`
+	// When writes are made durable: always, interval or never.
+	Sync string `protobuf:"bytes,5,opt,name=sync,proto3" json:"sync,omitempty"`
+	// The size of the volume that holds the directory.
+	DiskTotalBytes uint64 `protobuf:"varint,6,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"`
+	// What is free on it.
+	DiskFreeBytes uint64 `protobuf:"varint,7,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	// Enqueues are refused while less than this is free.
+	DiskFloorBytes uint64 `protobuf:"varint,8,opt,name=disk_floor_bytes,json=diskFloorBytes,proto3" json:"disk_floor_bytes,omitempty"`
+	// True while enqueues are refused for want of space.
+	DiskLow bool `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	// The log's size.
+	LogBytes uint64 `protobuf:"varint,10,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	// The tables' size.
+	TableBytes uint64 `protobuf:"varint,11,opt,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
+	// What is in write buffers and not in tables yet.
+	BufferBytes uint64 `protobuf:"varint,12,opt,name=buffer_bytes,json=bufferBytes,proto3" json:"buffer_bytes,omitempty"`
+	// What waits to be merged, as RocksDB estimates it.
+	CompactionBytes uint64 `protobuf:"varint,13,opt,name=compaction_bytes,json=compactionBytes,proto3" json:"compaction_bytes,omitempty"`
+	// Memory that the process holds.
+	MemoryBytes uint64 `protobuf:"varint,14,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Bodies of waiting messages that are held in memory.
+	HotBytes uint64 `protobuf:"varint,15,opt,name=hot_bytes,json=hotBytes,proto3" json:"hot_bytes,omitempty"`
+	// Requests that wait to be handled.
+	InboxBytes uint64 `protobuf:"varint,16,opt,name=inbox_bytes,json=inboxBytes,proto3" json:"inbox_bytes,omitempty"`
+	// Open connections.
+	Connections uint32 `protobuf:"varint,17,opt,name=connections,proto3" json:"connections,omitempty"`
+	// Connections beyond this are refused.
+	MaxConnections uint32 `protobuf:"varint,18,opt,name=max_connections,json=maxConnections,proto3" json:"max_connections,omitempty"`
+	// Open consume streams.
+	Consumers uint32 `protobuf:"varint,19,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	// Queues, dead-letter queues included.
+	Queues uint32 `protobuf:"varint,20,opt,name=queues,proto3" json:"queues,omitempty"`
+	// Messages, wherever they are, dead letters included.
+	Messages uint64 `protobuf:"varint,21,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Dead letters.
+	DeadLetters uint64 `protobuf:"varint,22,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	// Where the dashboard is; empty when it is off.
+	HttpAddr string `protobuf:"bytes,23,opt,name=http_addr,json=httpAddr,proto3" json:"http_addr,omitempty"`
+	// What is wrong, worst first; 100 at most.
+	Troubles      []*Trouble `protobuf:"bytes,24,rep,name=troubles,proto3" json:"troubles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusResponse) Reset() {
+	*x = GetStatusResponse{}
+	mi := &file_fila_v1_admin_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusResponse) ProtoMessage() {}
+
+func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetStatusResponse) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *GetStatusResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetDataDir() string {
+	if x != nil {
+		return x.DataDir
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetSync() string {
+	if x != nil {
+		return x.Sync
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetDiskTotalBytes() uint64 {
+	if x != nil {
+		return x.DiskTotalBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetDiskFreeBytes() uint64 {
+	if x != nil {
+		return x.DiskFreeBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetDiskFloorBytes() uint64 {
+	if x != nil {
+		return x.DiskFloorBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetDiskLow() bool {
+	if x != nil {
+		return x.DiskLow
+	}
+	return false
+}
+
+func (x *GetStatusResponse) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetTableBytes() uint64 {
+	if x != nil {
+		return x.TableBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetBufferBytes() uint64 {
+	if x != nil {
+		return x.BufferBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetCompactionBytes() uint64 {
+	if x != nil {
+		return x.CompactionBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetHotBytes() uint64 {
+	if x != nil {
+		return x.HotBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetInboxBytes() uint64 {
+	if x != nil {
+		return x.InboxBytes
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetMaxConnections() uint32 {
+	if x != nil {
+		return x.MaxConnections
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetConsumers() uint32 {
+	if x != nil {
+		return x.Consumers
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetQueues() uint32 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetDeadLetters() uint64 {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetHttpAddr() string {
+	if x != nil {
+		return x.HttpAddr
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetTroubles() []*Trouble {
+	if x != nil {
+		return x.Troubles
+	}
+	return nil
+}
+
+// Something that is wrong, and what to do about it.
+type Trouble struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How bad it is.
+	Severity Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=fila.v1.Severity" json:"severity,omitempty"`
+	// A word for programs: disk_low, backlog, no_consumers, throttled, dead_letters, hooks_failing,
+	// leases_expire, paused and the like.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The queue that it concerns; empty for the broker.
+	Queue string `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	// What is wrong, in a sentence.
+	What string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
+	// What to do, in a sentence.
+	Remedy        string `protobuf:"bytes,5,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trouble) Reset() {
+	*x = Trouble{}
+	mi := &file_fila_v1_admin_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trouble) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trouble) ProtoMessage() {}
+
+func (x *Trouble) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trouble.ProtoReflect.Descriptor instead.
+func (*Trouble) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *Trouble) GetSeverity() Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Severity_SEVERITY_UNSPECIFIED
+}
+
+func (x *Trouble) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Trouble) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Trouble) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Trouble) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+// Copies the store.
+type BackupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A directory on the broker's machine, inside `storage.backup_dir`. It may hold an earlier
+	// backup: then files that are the same are not copied again.
+	Directory     string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_fila_v1_admin_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *BackupRequest) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+// How a backup is getting on. The last one says what was made.
+type BackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is being done: checkpoint, copy, verify, done.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Bytes of the phase that are done.
+	DoneBytes uint64 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	// Bytes of the phase in all.
+	TotalBytes uint64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// Where the backup is, once it is done.
+	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	// Messages in it, once it is done.
+	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Bytes that were copied and not shared with an earlier backup, once it is done.
+	CopiedBytes   uint64 `protobuf:"varint,6,opt,name=copied_bytes,json=copiedBytes,proto3" json:"copied_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_fila_v1_admin_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_admin_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_fila_v1_admin_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *BackupResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *BackupResponse) GetDoneBytes() uint64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *BackupResponse) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *BackupResponse) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *BackupResponse) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *BackupResponse) GetCopiedBytes() uint64 {
+	if x != nil {
+		return x.CopiedBytes
+	}
+	return 0
 }
 
 var File_fila_v1_admin_proto protoreflect.FileDescriptor
@@ -3626,33 +4778,44 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\aquantum\x18\r \x01(\rR\aquantum\"V\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
-	"\x06config\x18\x02 \x01(\v2\x14.fila.v1.QueueConfigR\x06config\"A\n" +
-	"\x13CreateQueueResponse\x12*\n" +
-	"\x11dead_letter_queue\x18\x01 \x01(\tR\x0fdeadLetterQueue\"\x95\x01\n" +
+	"\x06config\x18\x02 \x01(\v2\x14.fila.v1.QueueConfigR\x06config\"\\\n" +
+	"\x13CreateQueueResponse\x12\x19\n" +
+	"\bqueue_id\x18\x01 \x01(\tR\aqueueId\x12*\n" +
+	"\x11dead_letter_queue\x18\x02 \x01(\tR\x0fdeadLetterQueue\"\x95\x01\n" +
 	"\x12UpdateQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12,\n" +
 	"\x06config\x18\x02 \x01(\v2\x14.fila.v1.QueueConfigR\x06config\x12;\n" +
 	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
 	"updateMask\"C\n" +
 	"\x13UpdateQueueResponse\x12,\n" +
-	"\x06config\x18\x01 \x01(\v2\x14.fila.v1.QueueConfigR\x06config\"*\n" +
+	"\x06config\x18\x01 \x01(\v2\x14.fila.v1.QueueConfigR\x06config\"V\n" +
 	"\x12DeleteQueueRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x15\n" +
-	"\x13DeleteQueueResponse\"\x13\n" +
-	"\x11ListQueuesRequest\"@\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12*\n" +
+	"\x11keep_dead_letters\x18\x02 \x01(\bR\x0fkeepDeadLetters\"T\n" +
+	"\x13DeleteQueueResponse\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x04R\bmessages\x12!\n" +
+	"\fdead_letters\x18\x02 \x01(\x04R\vdeadLetters\"\x13\n" +
+	"\x11ListQueuesRequest\"n\n" +
 	"\x12ListQueuesResponse\x12*\n" +
-	"\x06queues\x18\x01 \x03(\v2\x12.fila.v1.QueueInfoR\x06queues\"\xd5\x01\n" +
+	"\x06queues\x18\x01 \x03(\v2\x12.fila.v1.QueueInfoR\x06queues\x12,\n" +
+	"\x12cluster_node_count\x18\x02 \x01(\rR\x10clusterNodeCount\"\xa3\x03\n" +
 	"\tQueueInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x04R\x05depth\x12\x1b\n" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12)\n" +
-	"\x10active_consumers\x18\x04 \x01(\rR\x0factiveConsumers\x12\x18\n" +
-	"\adelayed\x18\x05 \x01(\x04R\adelayed\x12\x16\n" +
+	"\x10active_consumers\x18\x04 \x01(\rR\x0factiveConsumers\x12$\n" +
+	"\x0eleader_node_id\x18\x05 \x01(\x04R\fleaderNodeId\x12\x16\n" +
 	"\x06paused\x18\x06 \x01(\bR\x06paused\x12$\n" +
-	"\x0edead_letter_of\x18\a \x01(\tR\fdeadLetterOf\"B\n" +
+	"\x0edead_letter_of\x18\a \x01(\tR\fdeadLetterOf\x12\x18\n" +
+	"\adelayed\x18\b \x01(\x04R\adelayed\x122\n" +
+	"\bcounters\x18\t \x01(\v2\x16.fila.v1.QueueCountersR\bcounters\x121\n" +
+	"\x15oldest_pending_age_ms\x18\n" +
+	" \x01(\x04R\x12oldestPendingAgeMs\x12\x1c\n" +
+	"\tthrottled\x18\v \x01(\x04R\tthrottled\x12!\n" +
+	"\fdead_letters\x18\f \x01(\x04R\vdeadLetters\"B\n" +
 	"\x0fGetStatsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x19\n" +
-	"\bmax_keys\x18\x02 \x01(\rR\amaxKeys\"\xa8\x05\n" +
+	"\bmax_keys\x18\x02 \x01(\rR\amaxKeys\"\xf8\x06\n" +
 	"\x10GetStatsResponse\x12\x14\n" +
 	"\x05depth\x18\x01 \x01(\x04R\x05depth\x12\x1b\n" +
 	"\tin_flight\x18\x02 \x01(\x04R\binFlight\x120\n" +
@@ -3660,9 +4823,9 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x10active_consumers\x18\x04 \x01(\rR\x0factiveConsumers\x12\x18\n" +
 	"\aquantum\x18\x05 \x01(\rR\aquantum\x12@\n" +
 	"\rper_key_stats\x18\x06 \x03(\v2\x1c.fila.v1.PerFairnessKeyStatsR\vperKeyStats\x12J\n" +
-	"\x12per_throttle_stats\x18\a \x03(\v2\x1c.fila.v1.PerThrottleKeyStatsR\x10perThrottleStats\x12\x18\n" +
-	"\adelayed\x18\b \x01(\x04R\adelayed\x12\x16\n" +
-	"\x06paused\x18\t \x01(\bR\x06paused\x122\n" +
+	"\x12per_throttle_stats\x18\a \x03(\v2\x1c.fila.v1.PerThrottleKeyStatsR\x10perThrottleStats\x12$\n" +
+	"\x0eleader_node_id\x18\b \x01(\x04R\fleaderNodeId\x12+\n" +
+	"\x11replication_count\x18\t \x01(\rR\x10replicationCount\x122\n" +
 	"\bcounters\x18\n" +
 	" \x01(\v2\x16.fila.v1.QueueCountersR\bcounters\x12,\n" +
 	"\x06config\x18\v \x01(\v2\x14.fila.v1.QueueConfigR\x06config\x121\n" +
@@ -3670,7 +4833,23 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x0edead_letter_of\x18\r \x01(\tR\fdeadLetterOf\x12'\n" +
 	"\x0fconsumer_credit\x18\x0e \x01(\x04R\x0econsumerCredit\x12\x1c\n" +
 	"\tthrottled\x18\x0f \x01(\x04R\tthrottled\x12(\n" +
-	"\x05hooks\x18\x10 \x01(\v2\x12.fila.v1.HookStatsR\x05hooks\"\xf3\x01\n" +
+	"\x05hooks\x18\x10 \x01(\v2\x12.fila.v1.HookStatsR\x05hooks\x12\x18\n" +
+	"\adelayed\x18\x11 \x01(\x04R\adelayed\x12\x16\n" +
+	"\x06paused\x18\x12 \x01(\bR\x06paused\x12\x1b\n" +
+	"\tround_key\x18\x13 \x01(\tR\broundKey\x124\n" +
+	"\tconsumers\x18\x14 \x03(\v2\x16.fila.v1.ConsumerStatsR\tconsumers\x12(\n" +
+	"\x05waits\x18\x15 \x03(\v2\x12.fila.v1.WaitStatsR\x05waits\"\x90\x01\n" +
+	"\rConsumerStats\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1b\n" +
+	"\tin_flight\x18\x02 \x01(\rR\binFlight\x12\x16\n" +
+	"\x06credit\x18\x03 \x01(\rR\x06credit\x12\x1b\n" +
+	"\tmax_batch\x18\x04 \x01(\rR\bmaxBatch\x12\x15\n" +
+	"\x06key_id\x18\x05 \x01(\tR\x05keyId\"e\n" +
+	"\tWaitStats\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x15\n" +
+	"\x06p50_ms\x18\x03 \x01(\x04R\x05p50Ms\x12\x15\n" +
+	"\x06p95_ms\x18\x04 \x01(\x04R\x05p95Ms\"\xf3\x01\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12\x14\n" +
@@ -3688,7 +4867,7 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\bbypassed\x18\x03 \x01(\x04R\bbypassed\x12!\n" +
 	"\fcircuit_open\x18\x04 \x01(\bR\vcircuitOpen\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x05 \x01(\tR\tlastError\"\xe1\x01\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\"\xcf\x02\n" +
 	"\x13PerFairnessKeyStats\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12#\n" +
 	"\rpending_count\x18\x02 \x01(\x04R\fpendingCount\x12'\n" +
@@ -3696,7 +4875,20 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x1c\n" +
 	"\tdelivered\x18\x05 \x01(\x04R\tdelivered\x12\x1c\n" +
 	"\tthrottled\x18\x06 \x01(\x04R\tthrottled\x12\x16\n" +
-	"\x06paused\x18\a \x01(\bR\x06paused\"\xd2\x02\n" +
+	"\x06paused\x18\a \x01(\bR\x06paused\x12*\n" +
+	"\x0eround_position\x18\b \x01(\rH\x00R\rroundPosition\x88\x01\x01\x12-\n" +
+	"\atraffic\x18\t \x01(\v2\x13.fila.v1.KeyTrafficR\atrafficB\x11\n" +
+	"\x0f_round_position\"\xf3\x01\n" +
+	"\n" +
+	"KeyTraffic\x12\x1a\n" +
+	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
+	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12\x14\n" +
+	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x16\n" +
+	"\x06nacked\x18\x04 \x01(\x04R\x06nacked\x12#\n" +
+	"\rdead_lettered\x18\x05 \x01(\x04R\fdeadLettered\x12\x18\n" +
+	"\aretried\x18\x06 \x01(\x04R\aretried\x12\x1e\n" +
+	"\vwait_p50_ms\x18\a \x01(\x04R\twaitP50Ms\x12\x1e\n" +
+	"\vwait_p95_ms\x18\b \x01(\x04R\twaitP95Ms\"\xf4\x03\n" +
 	"\x13PerThrottleKeyStats\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x01R\x06tokens\x12&\n" +
@@ -3708,7 +4900,20 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\tin_flight\x18\b \x01(\rR\binFlight\x12=\n" +
 	"\fpaused_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vpausedUntil\x12\x18\n" +
 	"\awaiting\x18\n" +
-	" \x01(\x04R\awaiting\"\xae\x01\n" +
+	" \x01(\x04R\awaiting\x12*\n" +
+	"\x11passed_per_second\x18\v \x01(\x01R\x0fpassedPerSecond\x12,\n" +
+	"\x12blocked_per_second\x18\f \x01(\x01R\x10blockedPerSecond\x12\x18\n" +
+	"\apattern\x18\r \x01(\tR\apattern\x12\x14\n" +
+	"\x05unset\x18\x0e \x01(\bR\x05unset\x12\x16\n" +
+	"\x06paused\x18\x0f \x01(\bR\x06paused\"Z\n" +
+	"\x14ListThrottlesRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05unset\x18\x02 \x01(\bR\x05unset\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"t\n" +
+	"\x15ListThrottlesResponse\x12:\n" +
+	"\tthrottles\x18\x01 \x03(\v2\x1c.fila.v1.PerThrottleKeyStatsR\tthrottles\x12\x1f\n" +
+	"\vtotal_count\x18\x02 \x01(\x04R\n" +
+	"totalCount\"\xae\x01\n" +
 	"\x0eRedriveRequest\x12\x1b\n" +
 	"\tdlq_queue\x18\x01 \x01(\tR\bdlqQueue\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12!\n" +
@@ -3738,20 +4943,24 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12!\n" +
 	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\"'\n" +
 	"\rPurgeResponse\x12\x16\n" +
-	"\x06purged\x18\x01 \x01(\x04R\x06purged\"G\n" +
+	"\x06purged\x18\x01 \x01(\x04R\x06purged\"\x8b\x01\n" +
 	"\fPauseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12!\n" +
-	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\"\x0f\n" +
-	"\rPauseResponse\"H\n" +
+	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\x12!\n" +
+	"\fthrottle_key\x18\x03 \x01(\tR\vthrottleKey\x12\x1f\n" +
+	"\vduration_ms\x18\x04 \x01(\x04R\n" +
+	"durationMs\"\x0f\n" +
+	"\rPauseResponse\"k\n" +
 	"\rResumeRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12!\n" +
-	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\"\x10\n" +
+	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\x12!\n" +
+	"\fthrottle_key\x18\x03 \x01(\tR\vthrottleKey\"\x10\n" +
 	"\x0eResumeResponse\"h\n" +
 	"\x0eExplainRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12!\n" +
 	"\ffairness_key\x18\x02 \x01(\tR\vfairnessKey\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x03 \x01(\tR\tmessageId\"\xa4\x02\n" +
+	"message_id\x18\x03 \x01(\tR\tmessageId\"\x82\x03\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\asummary\x18\x01 \x01(\tR\asummary\x12-\n" +
 	"\areasons\x18\x02 \x03(\v2\x13.fila.v1.WaitReasonR\areasons\x12=\n" +
@@ -3759,7 +4968,9 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\ffairness_key\x18\x04 \x01(\tR\vfairnessKey\x12#\n" +
 	"\rpending_count\x18\x05 \x01(\x04R\fpendingCount\x12\x14\n" +
 	"\x05ahead\x18\x06 \x01(\x04R\x05ahead\x12+\n" +
-	"\x05state\x18\a \x01(\x0e2\x15.fila.v1.MessageStateR\x05state\"\xcc\x01\n" +
+	"\x05state\x18\a \x01(\x0e2\x15.fila.v1.MessageStateR\x05state\x12,\n" +
+	"\bfailures\x18\b \x03(\v2\x10.fila.v1.FailureR\bfailures\x12.\n" +
+	"\x13unset_throttle_keys\x18\t \x03(\tR\x11unsetThrottleKeys\"\xcc\x01\n" +
 	"\n" +
 	"WaitReason\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.fila.v1.WaitKindR\x04kind\x12\x16\n" +
@@ -3772,10 +4983,11 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\"\x17\n" +
-	"\x15CancelMessageResponse\":\n" +
+	"\x15CancelMessageResponse\"j\n" +
 	"\x10SetConfigRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x13\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12.\n" +
+	"\aentries\x18\x03 \x03(\v2\x14.fila.v1.ConfigEntryR\aentries\"\x13\n" +
 	"\x11SetConfigResponse\"$\n" +
 	"\x10GetConfigRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\")\n" +
@@ -3792,20 +5004,17 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"totalCount\"5\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"Y\n" +
-	"\bAclEntry\x123\n" +
-	"\n" +
-	"permission\x18\x01 \x01(\x0e2\x13.fila.v1.PermissionR\n" +
-	"permission\x12\x18\n" +
-	"\apattern\x18\x02 \x01(\tR\apattern\"\xa9\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"=\n" +
+	"\rAclPermission\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\apattern\x18\x02 \x01(\tR\apattern\"\x97\x01\n" +
 	"\x13CreateApiKeyRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
-	"\n" +
-	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
+	"\rexpires_at_ms\x18\x02 \x01(\x04R\vexpiresAtMs\x12\x1e\n" +
 	"\n" +
 	"superadmin\x18\x03 \x01(\bR\n" +
-	"superadmin\x12#\n" +
-	"\x03acl\x18\x04 \x03(\v2\x11.fila.v1.AclEntryR\x03acl\"E\n" +
+	"superadmin\x12(\n" +
+	"\x03acl\x18\x04 \x03(\v2\x16.fila.v1.AclPermissionR\x03acl\"E\n" +
 	"\x14CreateApiKeyResponse\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\",\n" +
@@ -3814,7 +5023,7 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x14RevokeApiKeyResponse\"\x14\n" +
 	"\x12ListApiKeysRequest\">\n" +
 	"\x13ListApiKeysResponse\x12'\n" +
-	"\x04keys\x18\x01 \x03(\v2\x13.fila.v1.ApiKeyInfoR\x04keys\"\xf2\x01\n" +
+	"\x04keys\x18\x01 \x03(\v2\x13.fila.v1.ApiKeyInfoR\x04keys\"\xf7\x01\n" +
 	"\n" +
 	"ApiKeyInfo\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x12\n" +
@@ -3825,19 +5034,66 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1e\n" +
 	"\n" +
 	"superadmin\x18\x05 \x01(\bR\n" +
-	"superadmin\x12#\n" +
-	"\x03acl\x18\x06 \x03(\v2\x11.fila.v1.AclEntryR\x03acl\"K\n" +
+	"superadmin\x12(\n" +
+	"\x03acl\x18\x06 \x03(\v2\x16.fila.v1.AclPermissionR\x03acl\"P\n" +
 	"\rSetAclRequest\x12\x15\n" +
-	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12#\n" +
-	"\x03acl\x18\x02 \x03(\v2\x11.fila.v1.AclEntryR\x03acl\"\x10\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12(\n" +
+	"\x03acl\x18\x02 \x03(\v2\x16.fila.v1.AclPermissionR\x03acl\"\x10\n" +
 	"\x0eSetAclResponse\"&\n" +
 	"\rGetAclRequest\x12\x15\n" +
-	"\x06key_id\x18\x01 \x01(\tR\x05keyId\"U\n" +
-	"\x0eGetAclResponse\x12#\n" +
-	"\x03acl\x18\x01 \x03(\v2\x11.fila.v1.AclEntryR\x03acl\x12\x1e\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\"Z\n" +
+	"\x0eGetAclResponse\x12(\n" +
+	"\x03acl\x18\x01 \x03(\v2\x16.fila.v1.AclPermissionR\x03acl\x12\x1e\n" +
 	"\n" +
 	"superadmin\x18\x02 \x01(\bR\n" +
-	"superadmin*q\n" +
+	"superadmin\"\x12\n" +
+	"\x10GetStatusRequest\"\xba\x06\n" +
+	"\x11GetStatusResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
+	"\n" +
+	"started_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x19\n" +
+	"\bdata_dir\x18\x04 \x01(\tR\adataDir\x12\x12\n" +
+	"\x04sync\x18\x05 \x01(\tR\x04sync\x12(\n" +
+	"\x10disk_total_bytes\x18\x06 \x01(\x04R\x0ediskTotalBytes\x12&\n" +
+	"\x0fdisk_free_bytes\x18\a \x01(\x04R\rdiskFreeBytes\x12(\n" +
+	"\x10disk_floor_bytes\x18\b \x01(\x04R\x0ediskFloorBytes\x12\x19\n" +
+	"\bdisk_low\x18\t \x01(\bR\adiskLow\x12\x1b\n" +
+	"\tlog_bytes\x18\n" +
+	" \x01(\x04R\blogBytes\x12\x1f\n" +
+	"\vtable_bytes\x18\v \x01(\x04R\n" +
+	"tableBytes\x12!\n" +
+	"\fbuffer_bytes\x18\f \x01(\x04R\vbufferBytes\x12)\n" +
+	"\x10compaction_bytes\x18\r \x01(\x04R\x0fcompactionBytes\x12!\n" +
+	"\fmemory_bytes\x18\x0e \x01(\x04R\vmemoryBytes\x12\x1b\n" +
+	"\thot_bytes\x18\x0f \x01(\x04R\bhotBytes\x12\x1f\n" +
+	"\vinbox_bytes\x18\x10 \x01(\x04R\n" +
+	"inboxBytes\x12 \n" +
+	"\vconnections\x18\x11 \x01(\rR\vconnections\x12'\n" +
+	"\x0fmax_connections\x18\x12 \x01(\rR\x0emaxConnections\x12\x1c\n" +
+	"\tconsumers\x18\x13 \x01(\rR\tconsumers\x12\x16\n" +
+	"\x06queues\x18\x14 \x01(\rR\x06queues\x12\x1a\n" +
+	"\bmessages\x18\x15 \x01(\x04R\bmessages\x12!\n" +
+	"\fdead_letters\x18\x16 \x01(\x04R\vdeadLetters\x12\x1b\n" +
+	"\thttp_addr\x18\x17 \x01(\tR\bhttpAddr\x12,\n" +
+	"\btroubles\x18\x18 \x03(\v2\x10.fila.v1.TroubleR\btroubles\"\x8e\x01\n" +
+	"\aTrouble\x12-\n" +
+	"\bseverity\x18\x01 \x01(\x0e2\x11.fila.v1.SeverityR\bseverity\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04what\x18\x04 \x01(\tR\x04what\x12\x16\n" +
+	"\x06remedy\x18\x05 \x01(\tR\x06remedy\"-\n" +
+	"\rBackupRequest\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\"\xb9\x01\n" +
+	"\x0eBackupResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x02 \x01(\x04R\tdoneBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x03 \x01(\x04R\n" +
+	"totalBytes\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12!\n" +
+	"\fcopied_bytes\x18\x06 \x01(\x04R\vcopiedBytes*q\n" +
 	"\x0fHookErrorPolicy\x12!\n" +
 	"\x1dHOOK_ERROR_POLICY_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19HOOK_ERROR_POLICY_DEFAULT\x10\x01\x12\x1c\n" +
@@ -3857,13 +5113,12 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x13WAIT_KIND_NO_CREDIT\x10\x06\x12\x14\n" +
 	"\x10WAIT_KIND_LEASED\x10\a\x12\x1a\n" +
 	"\x16WAIT_KIND_BACKPRESSURE\x10\b\x12\x1b\n" +
-	"\x17WAIT_KIND_HOOK_BYPASSED\x10\t*n\n" +
-	"\n" +
-	"Permission\x12\x1a\n" +
-	"\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12PERMISSION_PRODUCE\x10\x01\x12\x16\n" +
-	"\x12PERMISSION_CONSUME\x10\x02\x12\x14\n" +
-	"\x10PERMISSION_ADMIN\x10\x032\x93\v\n" +
+	"\x17WAIT_KIND_HOOK_BYPASSED\x10\t*f\n" +
+	"\bSeverity\x12\x18\n" +
+	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSEVERITY_NOTICE\x10\x01\x12\x14\n" +
+	"\x10SEVERITY_WARNING\x10\x02\x12\x15\n" +
+	"\x11SEVERITY_CRITICAL\x10\x032\xe4\f\n" +
 	"\tFilaAdmin\x12H\n" +
 	"\vCreateQueue\x12\x1b.fila.v1.CreateQueueRequest\x1a\x1c.fila.v1.CreateQueueResponse\x12H\n" +
 	"\vUpdateQueue\x12\x1b.fila.v1.UpdateQueueRequest\x1a\x1c.fila.v1.UpdateQueueResponse\x12H\n" +
@@ -3877,12 +5132,15 @@ const file_fila_v1_admin_proto_rawDesc = "" +
 	"\x05Pause\x12\x15.fila.v1.PauseRequest\x1a\x16.fila.v1.PauseResponse\x129\n" +
 	"\x06Resume\x12\x16.fila.v1.ResumeRequest\x1a\x17.fila.v1.ResumeResponse\x12<\n" +
 	"\aExplain\x12\x17.fila.v1.ExplainRequest\x1a\x18.fila.v1.ExplainResponse\x12N\n" +
-	"\rCancelMessage\x12\x1d.fila.v1.CancelMessageRequest\x1a\x1e.fila.v1.CancelMessageResponse\x12B\n" +
+	"\rCancelMessage\x12\x1d.fila.v1.CancelMessageRequest\x1a\x1e.fila.v1.CancelMessageResponse\x12N\n" +
+	"\rListThrottles\x12\x1d.fila.v1.ListThrottlesRequest\x1a\x1e.fila.v1.ListThrottlesResponse\x12B\n" +
 	"\tSetConfig\x12\x19.fila.v1.SetConfigRequest\x1a\x1a.fila.v1.SetConfigResponse\x12B\n" +
 	"\tGetConfig\x12\x19.fila.v1.GetConfigRequest\x1a\x1a.fila.v1.GetConfigResponse\x12K\n" +
 	"\fDeleteConfig\x12\x1c.fila.v1.DeleteConfigRequest\x1a\x1d.fila.v1.DeleteConfigResponse\x12E\n" +
 	"\n" +
-	"ListConfig\x12\x1a.fila.v1.ListConfigRequest\x1a\x1b.fila.v1.ListConfigResponse\x12K\n" +
+	"ListConfig\x12\x1a.fila.v1.ListConfigRequest\x1a\x1b.fila.v1.ListConfigResponse\x12B\n" +
+	"\tGetStatus\x12\x19.fila.v1.GetStatusRequest\x1a\x1a.fila.v1.GetStatusResponse\x12;\n" +
+	"\x06Backup\x12\x16.fila.v1.BackupRequest\x1a\x17.fila.v1.BackupResponse0\x01\x12K\n" +
 	"\fCreateApiKey\x12\x1c.fila.v1.CreateApiKeyRequest\x1a\x1d.fila.v1.CreateApiKeyResponse\x12K\n" +
 	"\fRevokeApiKey\x12\x1c.fila.v1.RevokeApiKeyRequest\x1a\x1d.fila.v1.RevokeApiKeyResponse\x12H\n" +
 	"\vListApiKeys\x12\x1b.fila.v1.ListApiKeysRequest\x1a\x1c.fila.v1.ListApiKeysResponse\x129\n" +
@@ -3902,12 +5160,12 @@ func file_fila_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_fila_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fila_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_fila_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_fila_v1_admin_proto_goTypes = []any{
 	(HookErrorPolicy)(0),          // 0: fila.v1.HookErrorPolicy
 	(MessageState)(0),             // 1: fila.v1.MessageState
 	(WaitKind)(0),                 // 2: fila.v1.WaitKind
-	(Permission)(0),               // 3: fila.v1.Permission
+	(Severity)(0),                 // 3: fila.v1.Severity
 	(*QueueConfig)(nil),           // 4: fila.v1.QueueConfig
 	(*CreateQueueRequest)(nil),    // 5: fila.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),   // 6: fila.v1.CreateQueueResponse
@@ -3920,130 +5178,155 @@ var file_fila_v1_admin_proto_goTypes = []any{
 	(*QueueInfo)(nil),             // 13: fila.v1.QueueInfo
 	(*GetStatsRequest)(nil),       // 14: fila.v1.GetStatsRequest
 	(*GetStatsResponse)(nil),      // 15: fila.v1.GetStatsResponse
-	(*QueueCounters)(nil),         // 16: fila.v1.QueueCounters
-	(*HookStats)(nil),             // 17: fila.v1.HookStats
-	(*PerFairnessKeyStats)(nil),   // 18: fila.v1.PerFairnessKeyStats
-	(*PerThrottleKeyStats)(nil),   // 19: fila.v1.PerThrottleKeyStats
-	(*RedriveRequest)(nil),        // 20: fila.v1.RedriveRequest
-	(*RedriveResponse)(nil),       // 21: fila.v1.RedriveResponse
-	(*PeekRequest)(nil),           // 22: fila.v1.PeekRequest
-	(*PeekResponse)(nil),          // 23: fila.v1.PeekResponse
-	(*PeekedMessage)(nil),         // 24: fila.v1.PeekedMessage
-	(*PurgeRequest)(nil),          // 25: fila.v1.PurgeRequest
-	(*PurgeResponse)(nil),         // 26: fila.v1.PurgeResponse
-	(*PauseRequest)(nil),          // 27: fila.v1.PauseRequest
-	(*PauseResponse)(nil),         // 28: fila.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 29: fila.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 30: fila.v1.ResumeResponse
-	(*ExplainRequest)(nil),        // 31: fila.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 32: fila.v1.ExplainResponse
-	(*WaitReason)(nil),            // 33: fila.v1.WaitReason
-	(*CancelMessageRequest)(nil),  // 34: fila.v1.CancelMessageRequest
-	(*CancelMessageResponse)(nil), // 35: fila.v1.CancelMessageResponse
-	(*SetConfigRequest)(nil),      // 36: fila.v1.SetConfigRequest
-	(*SetConfigResponse)(nil),     // 37: fila.v1.SetConfigResponse
-	(*GetConfigRequest)(nil),      // 38: fila.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),     // 39: fila.v1.GetConfigResponse
-	(*DeleteConfigRequest)(nil),   // 40: fila.v1.DeleteConfigRequest
-	(*DeleteConfigResponse)(nil),  // 41: fila.v1.DeleteConfigResponse
-	(*ListConfigRequest)(nil),     // 42: fila.v1.ListConfigRequest
-	(*ListConfigResponse)(nil),    // 43: fila.v1.ListConfigResponse
-	(*ConfigEntry)(nil),           // 44: fila.v1.ConfigEntry
-	(*AclEntry)(nil),              // 45: fila.v1.AclEntry
-	(*CreateApiKeyRequest)(nil),   // 46: fila.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),  // 47: fila.v1.CreateApiKeyResponse
-	(*RevokeApiKeyRequest)(nil),   // 48: fila.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),  // 49: fila.v1.RevokeApiKeyResponse
-	(*ListApiKeysRequest)(nil),    // 50: fila.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),   // 51: fila.v1.ListApiKeysResponse
-	(*ApiKeyInfo)(nil),            // 52: fila.v1.ApiKeyInfo
-	(*SetAclRequest)(nil),         // 53: fila.v1.SetAclRequest
-	(*SetAclResponse)(nil),        // 54: fila.v1.SetAclResponse
-	(*GetAclRequest)(nil),         // 55: fila.v1.GetAclRequest
-	(*GetAclResponse)(nil),        // 56: fila.v1.GetAclResponse
-	(*fieldmaskpb.FieldMask)(nil), // 57: google.protobuf.FieldMask
-	(*timestamppb.Timestamp)(nil), // 58: google.protobuf.Timestamp
-	(*Message)(nil),               // 59: fila.v1.Message
+	(*ConsumerStats)(nil),         // 16: fila.v1.ConsumerStats
+	(*WaitStats)(nil),             // 17: fila.v1.WaitStats
+	(*QueueCounters)(nil),         // 18: fila.v1.QueueCounters
+	(*HookStats)(nil),             // 19: fila.v1.HookStats
+	(*PerFairnessKeyStats)(nil),   // 20: fila.v1.PerFairnessKeyStats
+	(*KeyTraffic)(nil),            // 21: fila.v1.KeyTraffic
+	(*PerThrottleKeyStats)(nil),   // 22: fila.v1.PerThrottleKeyStats
+	(*ListThrottlesRequest)(nil),  // 23: fila.v1.ListThrottlesRequest
+	(*ListThrottlesResponse)(nil), // 24: fila.v1.ListThrottlesResponse
+	(*RedriveRequest)(nil),        // 25: fila.v1.RedriveRequest
+	(*RedriveResponse)(nil),       // 26: fila.v1.RedriveResponse
+	(*PeekRequest)(nil),           // 27: fila.v1.PeekRequest
+	(*PeekResponse)(nil),          // 28: fila.v1.PeekResponse
+	(*PeekedMessage)(nil),         // 29: fila.v1.PeekedMessage
+	(*PurgeRequest)(nil),          // 30: fila.v1.PurgeRequest
+	(*PurgeResponse)(nil),         // 31: fila.v1.PurgeResponse
+	(*PauseRequest)(nil),          // 32: fila.v1.PauseRequest
+	(*PauseResponse)(nil),         // 33: fila.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 34: fila.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 35: fila.v1.ResumeResponse
+	(*ExplainRequest)(nil),        // 36: fila.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 37: fila.v1.ExplainResponse
+	(*WaitReason)(nil),            // 38: fila.v1.WaitReason
+	(*CancelMessageRequest)(nil),  // 39: fila.v1.CancelMessageRequest
+	(*CancelMessageResponse)(nil), // 40: fila.v1.CancelMessageResponse
+	(*SetConfigRequest)(nil),      // 41: fila.v1.SetConfigRequest
+	(*SetConfigResponse)(nil),     // 42: fila.v1.SetConfigResponse
+	(*GetConfigRequest)(nil),      // 43: fila.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),     // 44: fila.v1.GetConfigResponse
+	(*DeleteConfigRequest)(nil),   // 45: fila.v1.DeleteConfigRequest
+	(*DeleteConfigResponse)(nil),  // 46: fila.v1.DeleteConfigResponse
+	(*ListConfigRequest)(nil),     // 47: fila.v1.ListConfigRequest
+	(*ListConfigResponse)(nil),    // 48: fila.v1.ListConfigResponse
+	(*ConfigEntry)(nil),           // 49: fila.v1.ConfigEntry
+	(*AclPermission)(nil),         // 50: fila.v1.AclPermission
+	(*CreateApiKeyRequest)(nil),   // 51: fila.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),  // 52: fila.v1.CreateApiKeyResponse
+	(*RevokeApiKeyRequest)(nil),   // 53: fila.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),  // 54: fila.v1.RevokeApiKeyResponse
+	(*ListApiKeysRequest)(nil),    // 55: fila.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),   // 56: fila.v1.ListApiKeysResponse
+	(*ApiKeyInfo)(nil),            // 57: fila.v1.ApiKeyInfo
+	(*SetAclRequest)(nil),         // 58: fila.v1.SetAclRequest
+	(*SetAclResponse)(nil),        // 59: fila.v1.SetAclResponse
+	(*GetAclRequest)(nil),         // 60: fila.v1.GetAclRequest
+	(*GetAclResponse)(nil),        // 61: fila.v1.GetAclResponse
+	(*GetStatusRequest)(nil),      // 62: fila.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 63: fila.v1.GetStatusResponse
+	(*Trouble)(nil),               // 64: fila.v1.Trouble
+	(*BackupRequest)(nil),         // 65: fila.v1.BackupRequest
+	(*BackupResponse)(nil),        // 66: fila.v1.BackupResponse
+	(*fieldmaskpb.FieldMask)(nil), // 67: google.protobuf.FieldMask
+	(*timestamppb.Timestamp)(nil), // 68: google.protobuf.Timestamp
+	(*Message)(nil),               // 69: fila.v1.Message
+	(*Failure)(nil),               // 70: fila.v1.Failure
 }
 var file_fila_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: fila.v1.QueueConfig.on_hook_error:type_name -> fila.v1.HookErrorPolicy
 	4,  // 1: fila.v1.CreateQueueRequest.config:type_name -> fila.v1.QueueConfig
 	4,  // 2: fila.v1.UpdateQueueRequest.config:type_name -> fila.v1.QueueConfig
-	57, // 3: fila.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	67, // 3: fila.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
 	4,  // 4: fila.v1.UpdateQueueResponse.config:type_name -> fila.v1.QueueConfig
 	13, // 5: fila.v1.ListQueuesResponse.queues:type_name -> fila.v1.QueueInfo
-	18, // 6: fila.v1.GetStatsResponse.per_key_stats:type_name -> fila.v1.PerFairnessKeyStats
-	19, // 7: fila.v1.GetStatsResponse.per_throttle_stats:type_name -> fila.v1.PerThrottleKeyStats
-	16, // 8: fila.v1.GetStatsResponse.counters:type_name -> fila.v1.QueueCounters
-	4,  // 9: fila.v1.GetStatsResponse.config:type_name -> fila.v1.QueueConfig
-	17, // 10: fila.v1.GetStatsResponse.hooks:type_name -> fila.v1.HookStats
-	58, // 11: fila.v1.PerThrottleKeyStats.paused_until:type_name -> google.protobuf.Timestamp
-	1,  // 12: fila.v1.PeekRequest.state:type_name -> fila.v1.MessageState
-	24, // 13: fila.v1.PeekResponse.messages:type_name -> fila.v1.PeekedMessage
-	59, // 14: fila.v1.PeekedMessage.message:type_name -> fila.v1.Message
-	1,  // 15: fila.v1.PeekedMessage.state:type_name -> fila.v1.MessageState
-	33, // 16: fila.v1.ExplainResponse.reasons:type_name -> fila.v1.WaitReason
-	58, // 17: fila.v1.ExplainResponse.estimated_at:type_name -> google.protobuf.Timestamp
-	1,  // 18: fila.v1.ExplainResponse.state:type_name -> fila.v1.MessageState
-	2,  // 19: fila.v1.WaitReason.kind:type_name -> fila.v1.WaitKind
-	58, // 20: fila.v1.WaitReason.until:type_name -> google.protobuf.Timestamp
-	44, // 21: fila.v1.ListConfigResponse.entries:type_name -> fila.v1.ConfigEntry
-	3,  // 22: fila.v1.AclEntry.permission:type_name -> fila.v1.Permission
-	58, // 23: fila.v1.CreateApiKeyRequest.expires_at:type_name -> google.protobuf.Timestamp
-	45, // 24: fila.v1.CreateApiKeyRequest.acl:type_name -> fila.v1.AclEntry
-	52, // 25: fila.v1.ListApiKeysResponse.keys:type_name -> fila.v1.ApiKeyInfo
-	58, // 26: fila.v1.ApiKeyInfo.created_at:type_name -> google.protobuf.Timestamp
-	58, // 27: fila.v1.ApiKeyInfo.expires_at:type_name -> google.protobuf.Timestamp
-	45, // 28: fila.v1.ApiKeyInfo.acl:type_name -> fila.v1.AclEntry
-	45, // 29: fila.v1.SetAclRequest.acl:type_name -> fila.v1.AclEntry
-	45, // 30: fila.v1.GetAclResponse.acl:type_name -> fila.v1.AclEntry
-	5,  // 31: fila.v1.FilaAdmin.CreateQueue:input_type -> fila.v1.CreateQueueRequest
-	7,  // 32: fila.v1.FilaAdmin.UpdateQueue:input_type -> fila.v1.UpdateQueueRequest
-	9,  // 33: fila.v1.FilaAdmin.DeleteQueue:input_type -> fila.v1.DeleteQueueRequest
-	11, // 34: fila.v1.FilaAdmin.ListQueues:input_type -> fila.v1.ListQueuesRequest
-	14, // 35: fila.v1.FilaAdmin.GetStats:input_type -> fila.v1.GetStatsRequest
-	20, // 36: fila.v1.FilaAdmin.Redrive:input_type -> fila.v1.RedriveRequest
-	22, // 37: fila.v1.FilaAdmin.Peek:input_type -> fila.v1.PeekRequest
-	25, // 38: fila.v1.FilaAdmin.Purge:input_type -> fila.v1.PurgeRequest
-	27, // 39: fila.v1.FilaAdmin.Pause:input_type -> fila.v1.PauseRequest
-	29, // 40: fila.v1.FilaAdmin.Resume:input_type -> fila.v1.ResumeRequest
-	31, // 41: fila.v1.FilaAdmin.Explain:input_type -> fila.v1.ExplainRequest
-	34, // 42: fila.v1.FilaAdmin.CancelMessage:input_type -> fila.v1.CancelMessageRequest
-	36, // 43: fila.v1.FilaAdmin.SetConfig:input_type -> fila.v1.SetConfigRequest
-	38, // 44: fila.v1.FilaAdmin.GetConfig:input_type -> fila.v1.GetConfigRequest
-	40, // 45: fila.v1.FilaAdmin.DeleteConfig:input_type -> fila.v1.DeleteConfigRequest
-	42, // 46: fila.v1.FilaAdmin.ListConfig:input_type -> fila.v1.ListConfigRequest
-	46, // 47: fila.v1.FilaAdmin.CreateApiKey:input_type -> fila.v1.CreateApiKeyRequest
-	48, // 48: fila.v1.FilaAdmin.RevokeApiKey:input_type -> fila.v1.RevokeApiKeyRequest
-	50, // 49: fila.v1.FilaAdmin.ListApiKeys:input_type -> fila.v1.ListApiKeysRequest
-	53, // 50: fila.v1.FilaAdmin.SetAcl:input_type -> fila.v1.SetAclRequest
-	55, // 51: fila.v1.FilaAdmin.GetAcl:input_type -> fila.v1.GetAclRequest
-	6,  // 52: fila.v1.FilaAdmin.CreateQueue:output_type -> fila.v1.CreateQueueResponse
-	8,  // 53: fila.v1.FilaAdmin.UpdateQueue:output_type -> fila.v1.UpdateQueueResponse
-	10, // 54: fila.v1.FilaAdmin.DeleteQueue:output_type -> fila.v1.DeleteQueueResponse
-	12, // 55: fila.v1.FilaAdmin.ListQueues:output_type -> fila.v1.ListQueuesResponse
-	15, // 56: fila.v1.FilaAdmin.GetStats:output_type -> fila.v1.GetStatsResponse
-	21, // 57: fila.v1.FilaAdmin.Redrive:output_type -> fila.v1.RedriveResponse
-	23, // 58: fila.v1.FilaAdmin.Peek:output_type -> fila.v1.PeekResponse
-	26, // 59: fila.v1.FilaAdmin.Purge:output_type -> fila.v1.PurgeResponse
-	28, // 60: fila.v1.FilaAdmin.Pause:output_type -> fila.v1.PauseResponse
-	30, // 61: fila.v1.FilaAdmin.Resume:output_type -> fila.v1.ResumeResponse
-	32, // 62: fila.v1.FilaAdmin.Explain:output_type -> fila.v1.ExplainResponse
-	35, // 63: fila.v1.FilaAdmin.CancelMessage:output_type -> fila.v1.CancelMessageResponse
-	37, // 64: fila.v1.FilaAdmin.SetConfig:output_type -> fila.v1.SetConfigResponse
-	39, // 65: fila.v1.FilaAdmin.GetConfig:output_type -> fila.v1.GetConfigResponse
-	41, // 66: fila.v1.FilaAdmin.DeleteConfig:output_type -> fila.v1.DeleteConfigResponse
-	43, // 67: fila.v1.FilaAdmin.ListConfig:output_type -> fila.v1.ListConfigResponse
-	47, // 68: fila.v1.FilaAdmin.CreateApiKey:output_type -> fila.v1.CreateApiKeyResponse
-	49, // 69: fila.v1.FilaAdmin.RevokeApiKey:output_type -> fila.v1.RevokeApiKeyResponse
-	51, // 70: fila.v1.FilaAdmin.ListApiKeys:output_type -> fila.v1.ListApiKeysResponse
-	54, // 71: fila.v1.FilaAdmin.SetAcl:output_type -> fila.v1.SetAclResponse
-	56, // 72: fila.v1.FilaAdmin.GetAcl:output_type -> fila.v1.GetAclResponse
-	52, // [52:73] is the sub-list for method output_type
-	31, // [31:52] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	18, // 6: fila.v1.QueueInfo.counters:type_name -> fila.v1.QueueCounters
+	20, // 7: fila.v1.GetStatsResponse.per_key_stats:type_name -> fila.v1.PerFairnessKeyStats
+	22, // 8: fila.v1.GetStatsResponse.per_throttle_stats:type_name -> fila.v1.PerThrottleKeyStats
+	18, // 9: fila.v1.GetStatsResponse.counters:type_name -> fila.v1.QueueCounters
+	4,  // 10: fila.v1.GetStatsResponse.config:type_name -> fila.v1.QueueConfig
+	19, // 11: fila.v1.GetStatsResponse.hooks:type_name -> fila.v1.HookStats
+	16, // 12: fila.v1.GetStatsResponse.consumers:type_name -> fila.v1.ConsumerStats
+	17, // 13: fila.v1.GetStatsResponse.waits:type_name -> fila.v1.WaitStats
+	21, // 14: fila.v1.PerFairnessKeyStats.traffic:type_name -> fila.v1.KeyTraffic
+	68, // 15: fila.v1.PerThrottleKeyStats.paused_until:type_name -> google.protobuf.Timestamp
+	22, // 16: fila.v1.ListThrottlesResponse.throttles:type_name -> fila.v1.PerThrottleKeyStats
+	1,  // 17: fila.v1.PeekRequest.state:type_name -> fila.v1.MessageState
+	29, // 18: fila.v1.PeekResponse.messages:type_name -> fila.v1.PeekedMessage
+	69, // 19: fila.v1.PeekedMessage.message:type_name -> fila.v1.Message
+	1,  // 20: fila.v1.PeekedMessage.state:type_name -> fila.v1.MessageState
+	38, // 21: fila.v1.ExplainResponse.reasons:type_name -> fila.v1.WaitReason
+	68, // 22: fila.v1.ExplainResponse.estimated_at:type_name -> google.protobuf.Timestamp
+	1,  // 23: fila.v1.ExplainResponse.state:type_name -> fila.v1.MessageState
+	70, // 24: fila.v1.ExplainResponse.failures:type_name -> fila.v1.Failure
+	2,  // 25: fila.v1.WaitReason.kind:type_name -> fila.v1.WaitKind
+	68, // 26: fila.v1.WaitReason.until:type_name -> google.protobuf.Timestamp
+	49, // 27: fila.v1.SetConfigRequest.entries:type_name -> fila.v1.ConfigEntry
+	49, // 28: fila.v1.ListConfigResponse.entries:type_name -> fila.v1.ConfigEntry
+	50, // 29: fila.v1.CreateApiKeyRequest.acl:type_name -> fila.v1.AclPermission
+	57, // 30: fila.v1.ListApiKeysResponse.keys:type_name -> fila.v1.ApiKeyInfo
+	68, // 31: fila.v1.ApiKeyInfo.created_at:type_name -> google.protobuf.Timestamp
+	68, // 32: fila.v1.ApiKeyInfo.expires_at:type_name -> google.protobuf.Timestamp
+	50, // 33: fila.v1.ApiKeyInfo.acl:type_name -> fila.v1.AclPermission
+	50, // 34: fila.v1.SetAclRequest.acl:type_name -> fila.v1.AclPermission
+	50, // 35: fila.v1.GetAclResponse.acl:type_name -> fila.v1.AclPermission
+	68, // 36: fila.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	64, // 37: fila.v1.GetStatusResponse.troubles:type_name -> fila.v1.Trouble
+	3,  // 38: fila.v1.Trouble.severity:type_name -> fila.v1.Severity
+	5,  // 39: fila.v1.FilaAdmin.CreateQueue:input_type -> fila.v1.CreateQueueRequest
+	7,  // 40: fila.v1.FilaAdmin.UpdateQueue:input_type -> fila.v1.UpdateQueueRequest
+	9,  // 41: fila.v1.FilaAdmin.DeleteQueue:input_type -> fila.v1.DeleteQueueRequest
+	11, // 42: fila.v1.FilaAdmin.ListQueues:input_type -> fila.v1.ListQueuesRequest
+	14, // 43: fila.v1.FilaAdmin.GetStats:input_type -> fila.v1.GetStatsRequest
+	25, // 44: fila.v1.FilaAdmin.Redrive:input_type -> fila.v1.RedriveRequest
+	27, // 45: fila.v1.FilaAdmin.Peek:input_type -> fila.v1.PeekRequest
+	30, // 46: fila.v1.FilaAdmin.Purge:input_type -> fila.v1.PurgeRequest
+	32, // 47: fila.v1.FilaAdmin.Pause:input_type -> fila.v1.PauseRequest
+	34, // 48: fila.v1.FilaAdmin.Resume:input_type -> fila.v1.ResumeRequest
+	36, // 49: fila.v1.FilaAdmin.Explain:input_type -> fila.v1.ExplainRequest
+	39, // 50: fila.v1.FilaAdmin.CancelMessage:input_type -> fila.v1.CancelMessageRequest
+	23, // 51: fila.v1.FilaAdmin.ListThrottles:input_type -> fila.v1.ListThrottlesRequest
+	41, // 52: fila.v1.FilaAdmin.SetConfig:input_type -> fila.v1.SetConfigRequest
+	43, // 53: fila.v1.FilaAdmin.GetConfig:input_type -> fila.v1.GetConfigRequest
+	45, // 54: fila.v1.FilaAdmin.DeleteConfig:input_type -> fila.v1.DeleteConfigRequest
+	47, // 55: fila.v1.FilaAdmin.ListConfig:input_type -> fila.v1.ListConfigRequest
+	62, // 56: fila.v1.FilaAdmin.GetStatus:input_type -> fila.v1.GetStatusRequest
+	65, // 57: fila.v1.FilaAdmin.Backup:input_type -> fila.v1.BackupRequest
+	51, // 58: fila.v1.FilaAdmin.CreateApiKey:input_type -> fila.v1.CreateApiKeyRequest
+	53, // 59: fila.v1.FilaAdmin.RevokeApiKey:input_type -> fila.v1.RevokeApiKeyRequest
+	55, // 60: fila.v1.FilaAdmin.ListApiKeys:input_type -> fila.v1.ListApiKeysRequest
+	58, // 61: fila.v1.FilaAdmin.SetAcl:input_type -> fila.v1.SetAclRequest
+	60, // 62: fila.v1.FilaAdmin.GetAcl:input_type -> fila.v1.GetAclRequest
+	6,  // 63: fila.v1.FilaAdmin.CreateQueue:output_type -> fila.v1.CreateQueueResponse
+	8,  // 64: fila.v1.FilaAdmin.UpdateQueue:output_type -> fila.v1.UpdateQueueResponse
+	10, // 65: fila.v1.FilaAdmin.DeleteQueue:output_type -> fila.v1.DeleteQueueResponse
+	12, // 66: fila.v1.FilaAdmin.ListQueues:output_type -> fila.v1.ListQueuesResponse
+	15, // 67: fila.v1.FilaAdmin.GetStats:output_type -> fila.v1.GetStatsResponse
+	26, // 68: fila.v1.FilaAdmin.Redrive:output_type -> fila.v1.RedriveResponse
+	28, // 69: fila.v1.FilaAdmin.Peek:output_type -> fila.v1.PeekResponse
+	31, // 70: fila.v1.FilaAdmin.Purge:output_type -> fila.v1.PurgeResponse
+	33, // 71: fila.v1.FilaAdmin.Pause:output_type -> fila.v1.PauseResponse
+	35, // 72: fila.v1.FilaAdmin.Resume:output_type -> fila.v1.ResumeResponse
+	37, // 73: fila.v1.FilaAdmin.Explain:output_type -> fila.v1.ExplainResponse
+	40, // 74: fila.v1.FilaAdmin.CancelMessage:output_type -> fila.v1.CancelMessageResponse
+	24, // 75: fila.v1.FilaAdmin.ListThrottles:output_type -> fila.v1.ListThrottlesResponse
+	42, // 76: fila.v1.FilaAdmin.SetConfig:output_type -> fila.v1.SetConfigResponse
+	44, // 77: fila.v1.FilaAdmin.GetConfig:output_type -> fila.v1.GetConfigResponse
+	46, // 78: fila.v1.FilaAdmin.DeleteConfig:output_type -> fila.v1.DeleteConfigResponse
+	48, // 79: fila.v1.FilaAdmin.ListConfig:output_type -> fila.v1.ListConfigResponse
+	63, // 80: fila.v1.FilaAdmin.GetStatus:output_type -> fila.v1.GetStatusResponse
+	66, // 81: fila.v1.FilaAdmin.Backup:output_type -> fila.v1.BackupResponse
+	52, // 82: fila.v1.FilaAdmin.CreateApiKey:output_type -> fila.v1.CreateApiKeyResponse
+	54, // 83: fila.v1.FilaAdmin.RevokeApiKey:output_type -> fila.v1.RevokeApiKeyResponse
+	56, // 84: fila.v1.FilaAdmin.ListApiKeys:output_type -> fila.v1.ListApiKeysResponse
+	59, // 85: fila.v1.FilaAdmin.SetAcl:output_type -> fila.v1.SetAclResponse
+	61, // 86: fila.v1.FilaAdmin.GetAcl:output_type -> fila.v1.GetAclResponse
+	63, // [63:87] is the sub-list for method output_type
+	39, // [39:63] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_fila_v1_admin_proto_init() }
@@ -4052,13 +5335,14 @@ func file_fila_v1_admin_proto_init() {
 		return
 	}
 	file_fila_v1_messages_proto_init()
+	file_fila_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fila_v1_admin_proto_rawDesc), len(file_fila_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   53,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

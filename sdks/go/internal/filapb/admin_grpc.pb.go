@@ -33,10 +33,13 @@ const (
 	FilaAdmin_Resume_FullMethodName        = "/fila.v1.FilaAdmin/Resume"
 	FilaAdmin_Explain_FullMethodName       = "/fila.v1.FilaAdmin/Explain"
 	FilaAdmin_CancelMessage_FullMethodName = "/fila.v1.FilaAdmin/CancelMessage"
+	FilaAdmin_ListThrottles_FullMethodName = "/fila.v1.FilaAdmin/ListThrottles"
 	FilaAdmin_SetConfig_FullMethodName     = "/fila.v1.FilaAdmin/SetConfig"
 	FilaAdmin_GetConfig_FullMethodName     = "/fila.v1.FilaAdmin/GetConfig"
 	FilaAdmin_DeleteConfig_FullMethodName  = "/fila.v1.FilaAdmin/DeleteConfig"
 	FilaAdmin_ListConfig_FullMethodName    = "/fila.v1.FilaAdmin/ListConfig"
+	FilaAdmin_GetStatus_FullMethodName     = "/fila.v1.FilaAdmin/GetStatus"
+	FilaAdmin_Backup_FullMethodName        = "/fila.v1.FilaAdmin/Backup"
 	FilaAdmin_CreateApiKey_FullMethodName  = "/fila.v1.FilaAdmin/CreateApiKey"
 	FilaAdmin_RevokeApiKey_FullMethodName  = "/fila.v1.FilaAdmin/RevokeApiKey"
 	FilaAdmin_ListApiKeys_FullMethodName   = "/fila.v1.FilaAdmin/ListApiKeys"
@@ -54,7 +57,7 @@ type FilaAdminClient interface {
 	CreateQueue(ctx context.Context, in *CreateQueueRequest, opts ...grpc.CallOption) (*CreateQueueResponse, error)
 	// Changes some of a queue's settings, effective for the next command.
 	UpdateQueue(ctx context.Context, in *UpdateQueueRequest, opts ...grpc.CallOption) (*UpdateQueueResponse, error)
-	// Removes a queue, its messages and every trace of them on disk.
+	// Removes a queue, its dead letters and every trace of them on disk.
 	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
 	// Lists all queues by name.
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
@@ -66,7 +69,8 @@ type FilaAdminClient interface {
 	Peek(ctx context.Context, in *PeekRequest, opts ...grpc.CallOption) (*PeekResponse, error)
 	// Drops pending and delayed messages.
 	Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error)
-	// Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+	// Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+	// queues; enqueueing goes on.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	// Starts deliveries again.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
@@ -74,7 +78,9 @@ type FilaAdminClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// Drops one message that is not leased.
 	CancelMessage(ctx context.Context, in *CancelMessageRequest, opts ...grpc.CallOption) (*CancelMessageResponse, error)
-	// Sets one runtime configuration entry.
+	// Lists throttle keys that are configured or in use, by key.
+	ListThrottles(ctx context.Context, in *ListThrottlesRequest, opts ...grpc.CallOption) (*ListThrottlesResponse, error)
+	// Sets one runtime configuration entry, or several together.
 	SetConfig(ctx context.Context, in *SetConfigRequest, opts ...grpc.CallOption) (*SetConfigResponse, error)
 	// Reads one runtime configuration entry.
 	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
@@ -82,6 +88,10 @@ type FilaAdminClient interface {
 	DeleteConfig(ctx context.Context, in *DeleteConfigRequest, opts ...grpc.CallOption) (*DeleteConfigResponse, error)
 	// Lists runtime configuration entries by key.
 	ListConfig(ctx context.Context, in *ListConfigRequest, opts ...grpc.CallOption) (*ListConfigResponse, error)
+	// Says how the broker is doing, what is wrong with it, and what to do about it.
+	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 	// Creates an API key and returns its secret, once.
 	CreateApiKey(ctx context.Context, in *CreateApiKeyRequest, opts ...grpc.CallOption) (*CreateApiKeyResponse, error)
 	// Makes an API key useless at once.
@@ -222,6 +232,16 @@ func (c *filaAdminClient) CancelMessage(ctx context.Context, in *CancelMessageRe
 	return out, nil
 }
 
+func (c *filaAdminClient) ListThrottles(ctx context.Context, in *ListThrottlesRequest, opts ...grpc.CallOption) (*ListThrottlesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListThrottlesResponse)
+	err := c.cc.Invoke(ctx, FilaAdmin_ListThrottles_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *filaAdminClient) SetConfig(ctx context.Context, in *SetConfigRequest, opts ...grpc.CallOption) (*SetConfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetConfigResponse)
@@ -261,6 +281,35 @@ func (c *filaAdminClient) ListConfig(ctx context.Context, in *ListConfigRequest,
 	}
 	return out, nil
 }
+
+func (c *filaAdminClient) GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStatusResponse)
+	err := c.cc.Invoke(ctx, FilaAdmin_GetStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *filaAdminClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FilaAdmin_ServiceDesc.Streams[0], FilaAdmin_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FilaAdmin_BackupClient = grpc.ServerStreamingClient[BackupResponse]
 
 func (c *filaAdminClient) CreateApiKey(ctx context.Context, in *CreateApiKeyRequest, opts ...grpc.CallOption) (*CreateApiKeyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -322,7 +371,7 @@ type FilaAdminServer interface {
 	CreateQueue(context.Context, *CreateQueueRequest) (*CreateQueueResponse, error)
 	// Changes some of a queue's settings, effective for the next command.
 	UpdateQueue(context.Context, *UpdateQueueRequest) (*UpdateQueueResponse, error)
-	// Removes a queue, its messages and every trace of them on disk.
+	// Removes a queue, its dead letters and every trace of them on disk.
 	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
 	// Lists all queues by name.
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
@@ -334,7 +383,8 @@ type FilaAdminServer interface {
 	Peek(context.Context, *PeekRequest) (*PeekResponse, error)
 	// Drops pending and delayed messages.
 	Purge(context.Context, *PurgeRequest) (*PurgeResponse, error)
-	// Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+	// Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+	// queues; enqueueing goes on.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	// Starts deliveries again.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
@@ -342,7 +392,9 @@ type FilaAdminServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// Drops one message that is not leased.
 	CancelMessage(context.Context, *CancelMessageRequest) (*CancelMessageResponse, error)
-	// Sets one runtime configuration entry.
+	// Lists throttle keys that are configured or in use, by key.
+	ListThrottles(context.Context, *ListThrottlesRequest) (*ListThrottlesResponse, error)
+	// Sets one runtime configuration entry, or several together.
 	SetConfig(context.Context, *SetConfigRequest) (*SetConfigResponse, error)
 	// Reads one runtime configuration entry.
 	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
@@ -350,6 +402,10 @@ type FilaAdminServer interface {
 	DeleteConfig(context.Context, *DeleteConfigRequest) (*DeleteConfigResponse, error)
 	// Lists runtime configuration entries by key.
 	ListConfig(context.Context, *ListConfigRequest) (*ListConfigResponse, error)
+	// Says how the broker is doing, what is wrong with it, and what to do about it.
+	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	// Creates an API key and returns its secret, once.
 	CreateApiKey(context.Context, *CreateApiKeyRequest) (*CreateApiKeyResponse, error)
 	// Makes an API key useless at once.
@@ -406,6 +462,9 @@ func (UnimplementedFilaAdminServer) Explain(context.Context, *ExplainRequest) (*
 func (UnimplementedFilaAdminServer) CancelMessage(context.Context, *CancelMessageRequest) (*CancelMessageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelMessage not implemented")
 }
+func (UnimplementedFilaAdminServer) ListThrottles(context.Context, *ListThrottlesRequest) (*ListThrottlesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListThrottles not implemented")
+}
 func (UnimplementedFilaAdminServer) SetConfig(context.Context, *SetConfigRequest) (*SetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetConfig not implemented")
 }
@@ -417,6 +476,12 @@ func (UnimplementedFilaAdminServer) DeleteConfig(context.Context, *DeleteConfigR
 }
 func (UnimplementedFilaAdminServer) ListConfig(context.Context, *ListConfigRequest) (*ListConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListConfig not implemented")
+}
+func (UnimplementedFilaAdminServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedFilaAdminServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method Backup not implemented")
 }
 func (UnimplementedFilaAdminServer) CreateApiKey(context.Context, *CreateApiKeyRequest) (*CreateApiKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateApiKey not implemented")
@@ -670,6 +735,24 @@ func _FilaAdmin_CancelMessage_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FilaAdmin_ListThrottles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListThrottlesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FilaAdminServer).ListThrottles(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FilaAdmin_ListThrottles_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FilaAdminServer).ListThrottles(ctx, req.(*ListThrottlesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _FilaAdmin_SetConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetConfigRequest)
 	if err := dec(in); err != nil {
@@ -741,6 +824,35 @@ func _FilaAdmin_ListConfig_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _FilaAdmin_GetStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FilaAdminServer).GetStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FilaAdmin_GetStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FilaAdminServer).GetStatus(ctx, req.(*GetStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FilaAdmin_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(FilaAdminServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FilaAdmin_BackupServer = grpc.ServerStreamingServer[BackupResponse]
 
 func _FilaAdmin_CreateApiKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateApiKeyRequest)
@@ -888,6 +1000,10 @@ var FilaAdmin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FilaAdmin_CancelMessage_Handler,
 		},
 		{
+			MethodName: "ListThrottles",
+			Handler:    _FilaAdmin_ListThrottles_Handler,
+		},
+		{
 			MethodName: "SetConfig",
 			Handler:    _FilaAdmin_SetConfig_Handler,
 		},
@@ -902,6 +1018,10 @@ var FilaAdmin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListConfig",
 			Handler:    _FilaAdmin_ListConfig_Handler,
+		},
+		{
+			MethodName: "GetStatus",
+			Handler:    _FilaAdmin_GetStatus_Handler,
 		},
 		{
 			MethodName: "CreateApiKey",
@@ -924,6 +1044,12 @@ var FilaAdmin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FilaAdmin_GetAcl_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Backup",
+			Handler:       _FilaAdmin_Backup_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "fila/v1/admin.proto",
 }

@@ -27,6 +27,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// The kinds of failure.
+type FailureCause int32
+
+const (
+	// Not set.
+	FailureCause_FAILURE_CAUSE_UNSPECIFIED FailureCause = 0
+	// A consumer nacked the delivery.
+	FailureCause_FAILURE_CAUSE_NACK FailureCause = 1
+	// The delivery's lease ran out.
+	FailureCause_FAILURE_CAUSE_EXPIRED FailureCause = 2
+	// Dead-lettered: as many attempts as the queue allows.
+	FailureCause_FAILURE_CAUSE_MAX_ATTEMPTS FailureCause = 3
+	// Dead-lettered: the on_failure hook said so.
+	FailureCause_FAILURE_CAUSE_HOOK FailureCause = 4
+)
+
+// Enum value maps for FailureCause.
+var (
+	FailureCause_name = map[int32]string{
+		0: "FAILURE_CAUSE_UNSPECIFIED",
+		1: "FAILURE_CAUSE_NACK",
+		2: "FAILURE_CAUSE_EXPIRED",
+		3: "FAILURE_CAUSE_MAX_ATTEMPTS",
+		4: "FAILURE_CAUSE_HOOK",
+	}
+	FailureCause_value = map[string]int32{
+		"FAILURE_CAUSE_UNSPECIFIED":  0,
+		"FAILURE_CAUSE_NACK":         1,
+		"FAILURE_CAUSE_EXPIRED":      2,
+		"FAILURE_CAUSE_MAX_ATTEMPTS": 3,
+		"FAILURE_CAUSE_HOOK":         4,
+	}
+)
+
+func (x FailureCause) Enum() *FailureCause {
+	p := new(FailureCause)
+	*p = x
+	return p
+}
+
+func (x FailureCause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FailureCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_fila_v1_messages_proto_enumTypes[0].Descriptor()
+}
+
+func (FailureCause) Type() protoreflect.EnumType {
+	return &file_fila_v1_messages_proto_enumTypes[0]
+}
+
+func (x FailureCause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FailureCause.Descriptor instead.
+func (FailureCause) EnumDescriptor() ([]byte, []int) {
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{0}
+}
+
 // Why a request, or one item of a batch, was refused. The name without its prefix is the value of
 // the `fila-reason` trailer on a failed call. SDKs choose their error type by it, never by text.
 type ErrorReason int32
@@ -141,11 +202,11 @@ func (x ErrorReason) String() string {
 }
 
 func (ErrorReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_fila_v1_messages_proto_enumTypes[0].Descriptor()
+	return file_fila_v1_messages_proto_enumTypes[1].Descriptor()
 }
 
 func (ErrorReason) Type() protoreflect.EnumType {
-	return &file_fila_v1_messages_proto_enumTypes[0]
+	return &file_fila_v1_messages_proto_enumTypes[1]
 }
 
 func (x ErrorReason) Number() protoreflect.EnumNumber {
@@ -154,7 +215,7 @@ func (x ErrorReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErrorReason.Descriptor instead.
 func (ErrorReason) EnumDescriptor() ([]byte, []int) {
-	return file_fila_v1_messages_proto_rawDescGZIP(), []int{0}
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{1}
 }
 
 // A message as a consumer receives it.
@@ -259,7 +320,9 @@ type MessageMetadata struct {
 	// What the most recent nack said, or "lease expired"; empty when nothing has failed.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// Tokens taken from each throttle key's bucket; 0 means 1.
-	ThrottleCost  uint32 `protobuf:"varint,8,opt,name=throttle_cost,json=throttleCost,proto3" json:"throttle_cost,omitempty"`
+	ThrottleCost uint32 `protobuf:"varint,8,opt,name=throttle_cost,json=throttleCost,proto3" json:"throttle_cost,omitempty"`
+	// The last five failures, oldest first; a redrive keeps them.
+	Failures      []*Failure `protobuf:"bytes,9,rep,name=failures,proto3" json:"failures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -350,6 +413,77 @@ func (x *MessageMetadata) GetThrottleCost() uint32 {
 	return 0
 }
 
+func (x *MessageMetadata) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+// One failed delivery, or what moved the message to the dead-letter queue.
+type Failure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it happened, on the broker's wall clock.
+	FailedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
+	// What kind of failure it was.
+	Cause FailureCause `protobuf:"varint,2,opt,name=cause,proto3,enum=fila.v1.FailureCause" json:"cause,omitempty"`
+	// What was said about it, cut to 256 bytes.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_fila_v1_messages_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_messages_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Failure) GetFailedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailedAt
+	}
+	return nil
+}
+
+func (x *Failure) GetCause() FailureCause {
+	if x != nil {
+		return x.Cause
+	}
+	return FailureCause_FAILURE_CAUSE_UNSPECIFIED
+}
+
+func (x *Failure) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // When things happened to a message, on the broker's wall clock.
 type MessageTimestamps struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -369,7 +503,7 @@ type MessageTimestamps struct {
 
 func (x *MessageTimestamps) Reset() {
 	*x = MessageTimestamps{}
-	mi := &file_fila_v1_messages_proto_msgTypes[2]
+	mi := &file_fila_v1_messages_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +515,7 @@ func (x *MessageTimestamps) String() string {
 func (*MessageTimestamps) ProtoMessage() {}
 
 func (x *MessageTimestamps) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_messages_proto_msgTypes[2]
+	mi := &file_fila_v1_messages_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +528,7 @@ func (x *MessageTimestamps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageTimestamps.ProtoReflect.Descriptor instead.
 func (*MessageTimestamps) Descriptor() ([]byte, []int) {
-	return file_fila_v1_messages_proto_rawDescGZIP(), []int{2}
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MessageTimestamps) GetEnqueuedAt() *timestamppb.Timestamp {
@@ -445,7 +579,7 @@ type ItemError struct {
 
 func (x *ItemError) Reset() {
 	*x = ItemError{}
-	mi := &file_fila_v1_messages_proto_msgTypes[3]
+	mi := &file_fila_v1_messages_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +591,7 @@ func (x *ItemError) String() string {
 func (*ItemError) ProtoMessage() {}
 
 func (x *ItemError) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_messages_proto_msgTypes[3]
+	mi := &file_fila_v1_messages_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +604,7 @@ func (x *ItemError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemError.ProtoReflect.Descriptor instead.
 func (*ItemError) Descriptor() ([]byte, []int) {
-	return file_fila_v1_messages_proto_rawDescGZIP(), []int{3}
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ItemError) GetReason() ErrorReason {
@@ -498,7 +632,7 @@ type ItemResult struct {
 
 func (x *ItemResult) Reset() {
 	*x = ItemResult{}
-	mi := &file_fila_v1_messages_proto_msgTypes[4]
+	mi := &file_fila_v1_messages_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +644,7 @@ func (x *ItemResult) String() string {
 func (*ItemResult) ProtoMessage() {}
 
 func (x *ItemResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fila_v1_messages_proto_msgTypes[4]
+	mi := &file_fila_v1_messages_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +657,7 @@ func (x *ItemResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemResult.ProtoReflect.Descriptor instead.
 func (*ItemResult) Descriptor() ([]byte, []int) {
-	return file_fila_v1_messages_proto_rawDescGZIP(), []int{4}
+	return file_fila_v1_messages_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ItemResult) GetError() *ItemError {
@@ -548,7 +682,7 @@ const file_fila_v1_messages_proto_rawDesc = "" +
 	"timestamps\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x96\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x02\n" +
 	"\x0fMessageMetadata\x12!\n" +
 	"\ffairness_key\x18\x01 \x01(\tR\vfairnessKey\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12#\n" +
@@ -559,7 +693,12 @@ const file_fila_v1_messages_proto_rawDesc = "" +
 	"leaseToken\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\a \x01(\tR\tlastError\x12#\n" +
-	"\rthrottle_cost\x18\b \x01(\rR\fthrottleCost\"\xc5\x02\n" +
+	"\rthrottle_cost\x18\b \x01(\rR\fthrottleCost\x12,\n" +
+	"\bfailures\x18\t \x03(\v2\x10.fila.v1.FailureR\bfailures\"\x85\x01\n" +
+	"\aFailure\x127\n" +
+	"\tfailed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\x12+\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x15.fila.v1.FailureCauseR\x05cause\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xc5\x02\n" +
 	"\x11MessageTimestamps\x12;\n" +
 	"\venqueued_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"enqueuedAt\x127\n" +
@@ -574,7 +713,13 @@ const file_fila_v1_messages_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"6\n" +
 	"\n" +
 	"ItemResult\x12(\n" +
-	"\x05error\x18\x01 \x01(\v2\x12.fila.v1.ItemErrorR\x05error*\xf1\x05\n" +
+	"\x05error\x18\x01 \x01(\v2\x12.fila.v1.ItemErrorR\x05error*\x98\x01\n" +
+	"\fFailureCause\x12\x1d\n" +
+	"\x19FAILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12FAILURE_CAUSE_NACK\x10\x01\x12\x19\n" +
+	"\x15FAILURE_CAUSE_EXPIRED\x10\x02\x12\x1e\n" +
+	"\x1aFAILURE_CAUSE_MAX_ATTEMPTS\x10\x03\x12\x16\n" +
+	"\x12FAILURE_CAUSE_HOOK\x10\x04*\xf1\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_QUEUE_NOT_FOUND\x10\x01\x12\"\n" +
@@ -612,34 +757,39 @@ func file_fila_v1_messages_proto_rawDescGZIP() []byte {
 	return file_fila_v1_messages_proto_rawDescData
 }
 
-var file_fila_v1_messages_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fila_v1_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_fila_v1_messages_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_fila_v1_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_fila_v1_messages_proto_goTypes = []any{
-	(ErrorReason)(0),              // 0: fila.v1.ErrorReason
-	(*Message)(nil),               // 1: fila.v1.Message
-	(*MessageMetadata)(nil),       // 2: fila.v1.MessageMetadata
-	(*MessageTimestamps)(nil),     // 3: fila.v1.MessageTimestamps
-	(*ItemError)(nil),             // 4: fila.v1.ItemError
-	(*ItemResult)(nil),            // 5: fila.v1.ItemResult
-	nil,                           // 6: fila.v1.Message.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(FailureCause)(0),             // 0: fila.v1.FailureCause
+	(ErrorReason)(0),              // 1: fila.v1.ErrorReason
+	(*Message)(nil),               // 2: fila.v1.Message
+	(*MessageMetadata)(nil),       // 3: fila.v1.MessageMetadata
+	(*Failure)(nil),               // 4: fila.v1.Failure
+	(*MessageTimestamps)(nil),     // 5: fila.v1.MessageTimestamps
+	(*ItemError)(nil),             // 6: fila.v1.ItemError
+	(*ItemResult)(nil),            // 7: fila.v1.ItemResult
+	nil,                           // 8: fila.v1.Message.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_fila_v1_messages_proto_depIdxs = []int32{
-	6,  // 0: fila.v1.Message.headers:type_name -> fila.v1.Message.HeadersEntry
-	2,  // 1: fila.v1.Message.metadata:type_name -> fila.v1.MessageMetadata
-	3,  // 2: fila.v1.Message.timestamps:type_name -> fila.v1.MessageTimestamps
-	7,  // 3: fila.v1.MessageTimestamps.enqueued_at:type_name -> google.protobuf.Timestamp
-	7,  // 4: fila.v1.MessageTimestamps.leased_at:type_name -> google.protobuf.Timestamp
-	7,  // 5: fila.v1.MessageTimestamps.lease_expires_at:type_name -> google.protobuf.Timestamp
-	7,  // 6: fila.v1.MessageTimestamps.deliver_at:type_name -> google.protobuf.Timestamp
-	7,  // 7: fila.v1.MessageTimestamps.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: fila.v1.ItemError.reason:type_name -> fila.v1.ErrorReason
-	4,  // 9: fila.v1.ItemResult.error:type_name -> fila.v1.ItemError
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	8,  // 0: fila.v1.Message.headers:type_name -> fila.v1.Message.HeadersEntry
+	3,  // 1: fila.v1.Message.metadata:type_name -> fila.v1.MessageMetadata
+	5,  // 2: fila.v1.Message.timestamps:type_name -> fila.v1.MessageTimestamps
+	4,  // 3: fila.v1.MessageMetadata.failures:type_name -> fila.v1.Failure
+	9,  // 4: fila.v1.Failure.failed_at:type_name -> google.protobuf.Timestamp
+	0,  // 5: fila.v1.Failure.cause:type_name -> fila.v1.FailureCause
+	9,  // 6: fila.v1.MessageTimestamps.enqueued_at:type_name -> google.protobuf.Timestamp
+	9,  // 7: fila.v1.MessageTimestamps.leased_at:type_name -> google.protobuf.Timestamp
+	9,  // 8: fila.v1.MessageTimestamps.lease_expires_at:type_name -> google.protobuf.Timestamp
+	9,  // 9: fila.v1.MessageTimestamps.deliver_at:type_name -> google.protobuf.Timestamp
+	9,  // 10: fila.v1.MessageTimestamps.expires_at:type_name -> google.protobuf.Timestamp
+	1,  // 11: fila.v1.ItemError.reason:type_name -> fila.v1.ErrorReason
+	6,  // 12: fila.v1.ItemResult.error:type_name -> fila.v1.ItemError
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_fila_v1_messages_proto_init() }
@@ -652,8 +802,8 @@ func file_fila_v1_messages_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fila_v1_messages_proto_rawDesc), len(file_fila_v1_messages_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   6,
+			NumEnums:      2,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

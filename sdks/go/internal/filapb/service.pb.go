@@ -725,6 +725,7 @@ type NackRequest struct {
 	// The token of the delivery; empty lets the message id alone decide.
 	LeaseToken string `protobuf:"bytes,4,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`
 	// Backpressure, not failure: the message comes back after this time and no attempt is counted.
+	// 0 gives it back at once, to the place that it had.
 	RetryAfterMs *uint64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3,oneof" json:"retry_after_ms,omitempty"`
 	// With retry_after_ms: this throttle key lets nothing through, for anybody, until then.
 	ThrottleKey   string `protobuf:"bytes,6,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
@@ -1245,6 +1246,455 @@ func (x *ExtendLeaseResult) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// Many settlements of grants. A grant is what one delivery frame leases: its messages share a lease
+// token.
+type SettleGrantsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each is done or refused on its own. They and the message ids that they except are at most
+	// `limits.max_batch_messages` together.
+	Settlements   []*GrantSettlement `protobuf:"bytes,1,rep,name=settlements,proto3" json:"settlements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleGrantsRequest) Reset() {
+	*x = SettleGrantsRequest{}
+	mi := &file_fila_v1_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleGrantsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleGrantsRequest) ProtoMessage() {}
+
+func (x *SettleGrantsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleGrantsRequest.ProtoReflect.Descriptor instead.
+func (*SettleGrantsRequest) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SettleGrantsRequest) GetSettlements() []*GrantSettlement {
+	if x != nil {
+		return x.Settlements
+	}
+	return nil
+}
+
+// Settles what is left of one grant. Messages of it that were settled before do not count any more;
+// LEASE_EXPIRED says that none is left.
+type GrantSettlement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue that holds the messages.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The token that the messages were delivered with.
+	LeaseToken string `protobuf:"bytes,2,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`
+	// Messages that are left alone; those that the grant does not hold are no error.
+	ExceptMessageIds []string `protobuf:"bytes,3,rep,name=except_message_ids,json=exceptMessageIds,proto3" json:"except_message_ids,omitempty"`
+	// Do this only if it settles exactly so many messages; otherwise nothing is done, and that is
+	// LEASE_EXPIRED. 0 settles what is left.
+	ExpectedMessages uint32 `protobuf:"varint,4,opt,name=expected_messages,json=expectedMessages,proto3" json:"expected_messages,omitempty"`
+	// What to do with them.
+	//
+	// Types that are valid to be assigned to Action:
+	//
+	//	*GrantSettlement_Ack
+	//	*GrantSettlement_Nack
+	//	*GrantSettlement_Extend
+	Action        isGrantSettlement_Action `protobuf_oneof:"action"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantSettlement) Reset() {
+	*x = GrantSettlement{}
+	mi := &file_fila_v1_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantSettlement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantSettlement) ProtoMessage() {}
+
+func (x *GrantSettlement) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantSettlement.ProtoReflect.Descriptor instead.
+func (*GrantSettlement) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GrantSettlement) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *GrantSettlement) GetLeaseToken() string {
+	if x != nil {
+		return x.LeaseToken
+	}
+	return ""
+}
+
+func (x *GrantSettlement) GetExceptMessageIds() []string {
+	if x != nil {
+		return x.ExceptMessageIds
+	}
+	return nil
+}
+
+func (x *GrantSettlement) GetExpectedMessages() uint32 {
+	if x != nil {
+		return x.ExpectedMessages
+	}
+	return 0
+}
+
+func (x *GrantSettlement) GetAction() isGrantSettlement_Action {
+	if x != nil {
+		return x.Action
+	}
+	return nil
+}
+
+func (x *GrantSettlement) GetAck() *GrantAck {
+	if x != nil {
+		if x, ok := x.Action.(*GrantSettlement_Ack); ok {
+			return x.Ack
+		}
+	}
+	return nil
+}
+
+func (x *GrantSettlement) GetNack() *GrantNack {
+	if x != nil {
+		if x, ok := x.Action.(*GrantSettlement_Nack); ok {
+			return x.Nack
+		}
+	}
+	return nil
+}
+
+func (x *GrantSettlement) GetExtend() *GrantExtension {
+	if x != nil {
+		if x, ok := x.Action.(*GrantSettlement_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+type isGrantSettlement_Action interface {
+	isGrantSettlement_Action()
+}
+
+type GrantSettlement_Ack struct {
+	// They were processed: they are gone.
+	Ack *GrantAck `protobuf:"bytes,5,opt,name=ack,proto3,oneof"`
+}
+
+type GrantSettlement_Nack struct {
+	// Processing failed, or they are given back.
+	Nack *GrantNack `protobuf:"bytes,6,opt,name=nack,proto3,oneof"`
+}
+
+type GrantSettlement_Extend struct {
+	// Their leases last longer.
+	Extend *GrantExtension `protobuf:"bytes,7,opt,name=extend,proto3,oneof"`
+}
+
+func (*GrantSettlement_Ack) isGrantSettlement_Action() {}
+
+func (*GrantSettlement_Nack) isGrantSettlement_Action() {}
+
+func (*GrantSettlement_Extend) isGrantSettlement_Action() {}
+
+// Settles the messages of a grant as processed.
+type GrantAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantAck) Reset() {
+	*x = GrantAck{}
+	mi := &file_fila_v1_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantAck) ProtoMessage() {}
+
+func (x *GrantAck) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantAck.ProtoReflect.Descriptor instead.
+func (*GrantAck) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{23}
+}
+
+// Settles the deliveries of a grant as failed, each as a nack of its own would.
+type GrantNack struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What went wrong, for hooks and for people; at most 4 KiB are kept.
+	Error string `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// Backpressure, not failure: the messages come back after this time and no attempt is counted.
+	// 0 gives them back at once, to the places that they had.
+	RetryAfterMs *uint64 `protobuf:"varint,2,opt,name=retry_after_ms,json=retryAfterMs,proto3,oneof" json:"retry_after_ms,omitempty"`
+	// With retry_after_ms: this throttle key, which one of the messages carries, lets nothing
+	// through, for anybody, until then.
+	ThrottleKey   string `protobuf:"bytes,3,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantNack) Reset() {
+	*x = GrantNack{}
+	mi := &file_fila_v1_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantNack) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantNack) ProtoMessage() {}
+
+func (x *GrantNack) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantNack.ProtoReflect.Descriptor instead.
+func (*GrantNack) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GrantNack) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *GrantNack) GetRetryAfterMs() uint64 {
+	if x != nil && x.RetryAfterMs != nil {
+		return *x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *GrantNack) GetThrottleKey() string {
+	if x != nil {
+		return x.ThrottleKey
+	}
+	return ""
+}
+
+// Prolongs the leases of a grant, counted from now.
+type GrantExtension struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// They end this long from now; 0 takes the queue's visibility timeout.
+	ExtendMs      uint64 `protobuf:"varint,1,opt,name=extend_ms,json=extendMs,proto3" json:"extend_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantExtension) Reset() {
+	*x = GrantExtension{}
+	mi := &file_fila_v1_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantExtension) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantExtension) ProtoMessage() {}
+
+func (x *GrantExtension) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantExtension.ProtoReflect.Descriptor instead.
+func (*GrantExtension) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GrantExtension) GetExtendMs() uint64 {
+	if x != nil {
+		return x.ExtendMs
+	}
+	return 0
+}
+
+// One result per settlement, in order.
+type SettleGrantsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As many as there were settlements.
+	Results       []*GrantResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleGrantsResponse) Reset() {
+	*x = SettleGrantsResponse{}
+	mi := &file_fila_v1_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleGrantsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleGrantsResponse) ProtoMessage() {}
+
+func (x *SettleGrantsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleGrantsResponse.ProtoReflect.Descriptor instead.
+func (*SettleGrantsResponse) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SettleGrantsResponse) GetResults() []*GrantResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// The outcome of one settlement of a grant.
+type GrantResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set when it was refused; nothing was done then.
+	Error *ItemError `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// How many messages were settled or prolonged.
+	Messages uint32 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// When the leases end now; set for an extension.
+	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GrantResult) Reset() {
+	*x = GrantResult{}
+	mi := &file_fila_v1_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantResult) ProtoMessage() {}
+
+func (x *GrantResult) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantResult.ProtoReflect.Descriptor instead.
+func (*GrantResult) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GrantResult) GetError() *ItemError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *GrantResult) GetMessages() uint32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *GrantResult) GetLeaseExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpiresAt
+	}
+	return nil
+}
+
 var File_fila_v1_service_proto protoreflect.FileDescriptor
 
 const file_fila_v1_service_proto_rawDesc = "" +
@@ -1336,7 +1786,34 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\aresults\x18\x01 \x03(\v2\x1a.fila.v1.ExtendLeaseResultR\aresults\"\x83\x01\n" +
 	"\x11ExtendLeaseResult\x12(\n" +
 	"\x05error\x18\x01 \x01(\v2\x12.fila.v1.ItemErrorR\x05error\x12D\n" +
-	"\x10lease_expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\xcc\x04\n" +
+	"\x10lease_expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"Q\n" +
+	"\x13SettleGrantsRequest\x12:\n" +
+	"\vsettlements\x18\x01 \x03(\v2\x18.fila.v1.GrantSettlementR\vsettlements\"\xb1\x02\n" +
+	"\x0fGrantSettlement\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1f\n" +
+	"\vlease_token\x18\x02 \x01(\tR\n" +
+	"leaseToken\x12,\n" +
+	"\x12except_message_ids\x18\x03 \x03(\tR\x10exceptMessageIds\x12+\n" +
+	"\x11expected_messages\x18\x04 \x01(\rR\x10expectedMessages\x12%\n" +
+	"\x03ack\x18\x05 \x01(\v2\x11.fila.v1.GrantAckH\x00R\x03ack\x12(\n" +
+	"\x04nack\x18\x06 \x01(\v2\x12.fila.v1.GrantNackH\x00R\x04nack\x121\n" +
+	"\x06extend\x18\a \x01(\v2\x17.fila.v1.GrantExtensionH\x00R\x06extendB\b\n" +
+	"\x06action\"\n" +
+	"\n" +
+	"\bGrantAck\"\x82\x01\n" +
+	"\tGrantNack\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\x12)\n" +
+	"\x0eretry_after_ms\x18\x02 \x01(\x04H\x00R\fretryAfterMs\x88\x01\x01\x12!\n" +
+	"\fthrottle_key\x18\x03 \x01(\tR\vthrottleKeyB\x11\n" +
+	"\x0f_retry_after_ms\"-\n" +
+	"\x0eGrantExtension\x12\x1b\n" +
+	"\textend_ms\x18\x01 \x01(\x04R\bextendMs\"F\n" +
+	"\x14SettleGrantsResponse\x12.\n" +
+	"\aresults\x18\x01 \x03(\v2\x14.fila.v1.GrantResultR\aresults\"\x99\x01\n" +
+	"\vGrantResult\x12(\n" +
+	"\x05error\x18\x01 \x01(\v2\x12.fila.v1.ItemErrorR\x05error\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\rR\bmessages\x12D\n" +
+	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x99\x05\n" +
 	"\vFilaService\x12<\n" +
 	"\aEnqueue\x12\x17.fila.v1.EnqueueRequest\x1a\x18.fila.v1.EnqueueResponse\x12K\n" +
 	"\fEnqueueBatch\x12\x1c.fila.v1.EnqueueBatchRequest\x1a\x1d.fila.v1.EnqueueBatchResponse\x12>\n" +
@@ -1346,7 +1823,8 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\x04Nack\x12\x14.fila.v1.NackRequest\x1a\x15.fila.v1.NackResponse\x12?\n" +
 	"\bAckBatch\x12\x18.fila.v1.AckBatchRequest\x1a\x19.fila.v1.AckBatchResponse\x12B\n" +
 	"\tNackBatch\x12\x19.fila.v1.NackBatchRequest\x1a\x1a.fila.v1.NackBatchResponse\x12H\n" +
-	"\vExtendLease\x12\x1b.fila.v1.ExtendLeaseRequest\x1a\x1c.fila.v1.ExtendLeaseResponseb\x06proto3"
+	"\vExtendLease\x12\x1b.fila.v1.ExtendLeaseRequest\x1a\x1c.fila.v1.ExtendLeaseResponse\x12K\n" +
+	"\fSettleGrants\x12\x1c.fila.v1.SettleGrantsRequest\x1a\x1d.fila.v1.SettleGrantsResponseb\x06proto3"
 
 var (
 	file_fila_v1_service_proto_rawDescOnce sync.Once
@@ -1360,7 +1838,7 @@ func file_fila_v1_service_proto_rawDescGZIP() []byte {
 	return file_fila_v1_service_proto_rawDescData
 }
 
-var file_fila_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_fila_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_fila_v1_service_proto_goTypes = []any{
 	(*EnqueueRequest)(nil),        // 0: fila.v1.EnqueueRequest
 	(*EnqueueResponse)(nil),       // 1: fila.v1.EnqueueResponse
@@ -1383,51 +1861,67 @@ var file_fila_v1_service_proto_goTypes = []any{
 	(*LeaseExtension)(nil),        // 18: fila.v1.LeaseExtension
 	(*ExtendLeaseResponse)(nil),   // 19: fila.v1.ExtendLeaseResponse
 	(*ExtendLeaseResult)(nil),     // 20: fila.v1.ExtendLeaseResult
-	nil,                           // 21: fila.v1.EnqueueRequest.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*ItemError)(nil),             // 23: fila.v1.ItemError
-	(*Message)(nil),               // 24: fila.v1.Message
-	(*ItemResult)(nil),            // 25: fila.v1.ItemResult
+	(*SettleGrantsRequest)(nil),   // 21: fila.v1.SettleGrantsRequest
+	(*GrantSettlement)(nil),       // 22: fila.v1.GrantSettlement
+	(*GrantAck)(nil),              // 23: fila.v1.GrantAck
+	(*GrantNack)(nil),             // 24: fila.v1.GrantNack
+	(*GrantExtension)(nil),        // 25: fila.v1.GrantExtension
+	(*SettleGrantsResponse)(nil),  // 26: fila.v1.SettleGrantsResponse
+	(*GrantResult)(nil),           // 27: fila.v1.GrantResult
+	nil,                           // 28: fila.v1.EnqueueRequest.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*ItemError)(nil),             // 30: fila.v1.ItemError
+	(*Message)(nil),               // 31: fila.v1.Message
+	(*ItemResult)(nil),            // 32: fila.v1.ItemResult
 }
 var file_fila_v1_service_proto_depIdxs = []int32{
-	21, // 0: fila.v1.EnqueueRequest.headers:type_name -> fila.v1.EnqueueRequest.HeadersEntry
-	22, // 1: fila.v1.EnqueueRequest.deliver_at:type_name -> google.protobuf.Timestamp
+	28, // 0: fila.v1.EnqueueRequest.headers:type_name -> fila.v1.EnqueueRequest.HeadersEntry
+	29, // 1: fila.v1.EnqueueRequest.deliver_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: fila.v1.EnqueueBatchRequest.messages:type_name -> fila.v1.EnqueueRequest
 	4,  // 3: fila.v1.EnqueueBatchResponse.results:type_name -> fila.v1.EnqueueResult
-	23, // 4: fila.v1.EnqueueResult.error:type_name -> fila.v1.ItemError
-	24, // 5: fila.v1.ConsumeResponse.messages:type_name -> fila.v1.Message
-	24, // 6: fila.v1.ReceiveResponse.messages:type_name -> fila.v1.Message
+	30, // 4: fila.v1.EnqueueResult.error:type_name -> fila.v1.ItemError
+	31, // 5: fila.v1.ConsumeResponse.messages:type_name -> fila.v1.Message
+	31, // 6: fila.v1.ReceiveResponse.messages:type_name -> fila.v1.Message
 	9,  // 7: fila.v1.AckBatchRequest.acks:type_name -> fila.v1.AckRequest
-	25, // 8: fila.v1.AckBatchResponse.results:type_name -> fila.v1.ItemResult
+	32, // 8: fila.v1.AckBatchResponse.results:type_name -> fila.v1.ItemResult
 	11, // 9: fila.v1.NackBatchRequest.nacks:type_name -> fila.v1.NackRequest
-	25, // 10: fila.v1.NackBatchResponse.results:type_name -> fila.v1.ItemResult
+	32, // 10: fila.v1.NackBatchResponse.results:type_name -> fila.v1.ItemResult
 	18, // 11: fila.v1.ExtendLeaseRequest.extensions:type_name -> fila.v1.LeaseExtension
 	20, // 12: fila.v1.ExtendLeaseResponse.results:type_name -> fila.v1.ExtendLeaseResult
-	23, // 13: fila.v1.ExtendLeaseResult.error:type_name -> fila.v1.ItemError
-	22, // 14: fila.v1.ExtendLeaseResult.lease_expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: fila.v1.FilaService.Enqueue:input_type -> fila.v1.EnqueueRequest
-	2,  // 16: fila.v1.FilaService.EnqueueBatch:input_type -> fila.v1.EnqueueBatchRequest
-	5,  // 17: fila.v1.FilaService.Consume:input_type -> fila.v1.ConsumeRequest
-	7,  // 18: fila.v1.FilaService.Receive:input_type -> fila.v1.ReceiveRequest
-	9,  // 19: fila.v1.FilaService.Ack:input_type -> fila.v1.AckRequest
-	11, // 20: fila.v1.FilaService.Nack:input_type -> fila.v1.NackRequest
-	13, // 21: fila.v1.FilaService.AckBatch:input_type -> fila.v1.AckBatchRequest
-	15, // 22: fila.v1.FilaService.NackBatch:input_type -> fila.v1.NackBatchRequest
-	17, // 23: fila.v1.FilaService.ExtendLease:input_type -> fila.v1.ExtendLeaseRequest
-	1,  // 24: fila.v1.FilaService.Enqueue:output_type -> fila.v1.EnqueueResponse
-	3,  // 25: fila.v1.FilaService.EnqueueBatch:output_type -> fila.v1.EnqueueBatchResponse
-	6,  // 26: fila.v1.FilaService.Consume:output_type -> fila.v1.ConsumeResponse
-	8,  // 27: fila.v1.FilaService.Receive:output_type -> fila.v1.ReceiveResponse
-	10, // 28: fila.v1.FilaService.Ack:output_type -> fila.v1.AckResponse
-	12, // 29: fila.v1.FilaService.Nack:output_type -> fila.v1.NackResponse
-	14, // 30: fila.v1.FilaService.AckBatch:output_type -> fila.v1.AckBatchResponse
-	16, // 31: fila.v1.FilaService.NackBatch:output_type -> fila.v1.NackBatchResponse
-	19, // 32: fila.v1.FilaService.ExtendLease:output_type -> fila.v1.ExtendLeaseResponse
-	24, // [24:33] is the sub-list for method output_type
-	15, // [15:24] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	30, // 13: fila.v1.ExtendLeaseResult.error:type_name -> fila.v1.ItemError
+	29, // 14: fila.v1.ExtendLeaseResult.lease_expires_at:type_name -> google.protobuf.Timestamp
+	22, // 15: fila.v1.SettleGrantsRequest.settlements:type_name -> fila.v1.GrantSettlement
+	23, // 16: fila.v1.GrantSettlement.ack:type_name -> fila.v1.GrantAck
+	24, // 17: fila.v1.GrantSettlement.nack:type_name -> fila.v1.GrantNack
+	25, // 18: fila.v1.GrantSettlement.extend:type_name -> fila.v1.GrantExtension
+	27, // 19: fila.v1.SettleGrantsResponse.results:type_name -> fila.v1.GrantResult
+	30, // 20: fila.v1.GrantResult.error:type_name -> fila.v1.ItemError
+	29, // 21: fila.v1.GrantResult.lease_expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: fila.v1.FilaService.Enqueue:input_type -> fila.v1.EnqueueRequest
+	2,  // 23: fila.v1.FilaService.EnqueueBatch:input_type -> fila.v1.EnqueueBatchRequest
+	5,  // 24: fila.v1.FilaService.Consume:input_type -> fila.v1.ConsumeRequest
+	7,  // 25: fila.v1.FilaService.Receive:input_type -> fila.v1.ReceiveRequest
+	9,  // 26: fila.v1.FilaService.Ack:input_type -> fila.v1.AckRequest
+	11, // 27: fila.v1.FilaService.Nack:input_type -> fila.v1.NackRequest
+	13, // 28: fila.v1.FilaService.AckBatch:input_type -> fila.v1.AckBatchRequest
+	15, // 29: fila.v1.FilaService.NackBatch:input_type -> fila.v1.NackBatchRequest
+	17, // 30: fila.v1.FilaService.ExtendLease:input_type -> fila.v1.ExtendLeaseRequest
+	21, // 31: fila.v1.FilaService.SettleGrants:input_type -> fila.v1.SettleGrantsRequest
+	1,  // 32: fila.v1.FilaService.Enqueue:output_type -> fila.v1.EnqueueResponse
+	3,  // 33: fila.v1.FilaService.EnqueueBatch:output_type -> fila.v1.EnqueueBatchResponse
+	6,  // 34: fila.v1.FilaService.Consume:output_type -> fila.v1.ConsumeResponse
+	8,  // 35: fila.v1.FilaService.Receive:output_type -> fila.v1.ReceiveResponse
+	10, // 36: fila.v1.FilaService.Ack:output_type -> fila.v1.AckResponse
+	12, // 37: fila.v1.FilaService.Nack:output_type -> fila.v1.NackResponse
+	14, // 38: fila.v1.FilaService.AckBatch:output_type -> fila.v1.AckBatchResponse
+	16, // 39: fila.v1.FilaService.NackBatch:output_type -> fila.v1.NackBatchResponse
+	19, // 40: fila.v1.FilaService.ExtendLease:output_type -> fila.v1.ExtendLeaseResponse
+	26, // 41: fila.v1.FilaService.SettleGrants:output_type -> fila.v1.SettleGrantsResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_fila_v1_service_proto_init() }
@@ -1437,13 +1931,19 @@ func file_fila_v1_service_proto_init() {
 	}
 	file_fila_v1_messages_proto_init()
 	file_fila_v1_service_proto_msgTypes[11].OneofWrappers = []any{}
+	file_fila_v1_service_proto_msgTypes[22].OneofWrappers = []any{
+		(*GrantSettlement_Ack)(nil),
+		(*GrantSettlement_Nack)(nil),
+		(*GrantSettlement_Extend)(nil),
+	}
+	file_fila_v1_service_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fila_v1_service_proto_rawDesc), len(file_fila_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

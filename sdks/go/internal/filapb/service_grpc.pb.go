@@ -30,6 +30,7 @@ const (
 	FilaService_AckBatch_FullMethodName     = "/fila.v1.FilaService/AckBatch"
 	FilaService_NackBatch_FullMethodName    = "/fila.v1.FilaService/NackBatch"
 	FilaService_ExtendLease_FullMethodName  = "/fila.v1.FilaService/ExtendLease"
+	FilaService_SettleGrants_FullMethodName = "/fila.v1.FilaService/SettleGrants"
 )
 
 // FilaServiceClient is the client API for FilaService service.
@@ -56,6 +57,8 @@ type FilaServiceClient interface {
 	NackBatch(ctx context.Context, in *NackBatchRequest, opts ...grpc.CallOption) (*NackBatchResponse, error)
 	// Prolongs many leases: one result per item, in order.
 	ExtendLease(ctx context.Context, in *ExtendLeaseRequest, opts ...grpc.CallOption) (*ExtendLeaseResponse, error)
+	// Acks, nacks or prolongs whole grants: one result per item, in order.
+	SettleGrants(ctx context.Context, in *SettleGrantsRequest, opts ...grpc.CallOption) (*SettleGrantsResponse, error)
 }
 
 type filaServiceClient struct {
@@ -165,6 +168,16 @@ func (c *filaServiceClient) ExtendLease(ctx context.Context, in *ExtendLeaseRequ
 	return out, nil
 }
 
+func (c *filaServiceClient) SettleGrants(ctx context.Context, in *SettleGrantsRequest, opts ...grpc.CallOption) (*SettleGrantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SettleGrantsResponse)
+	err := c.cc.Invoke(ctx, FilaService_SettleGrants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FilaServiceServer is the server API for FilaService service.
 // All implementations must embed UnimplementedFilaServiceServer
 // for forward compatibility.
@@ -189,6 +202,8 @@ type FilaServiceServer interface {
 	NackBatch(context.Context, *NackBatchRequest) (*NackBatchResponse, error)
 	// Prolongs many leases: one result per item, in order.
 	ExtendLease(context.Context, *ExtendLeaseRequest) (*ExtendLeaseResponse, error)
+	// Acks, nacks or prolongs whole grants: one result per item, in order.
+	SettleGrants(context.Context, *SettleGrantsRequest) (*SettleGrantsResponse, error)
 	mustEmbedUnimplementedFilaServiceServer()
 }
 
@@ -225,6 +240,9 @@ func (UnimplementedFilaServiceServer) NackBatch(context.Context, *NackBatchReque
 }
 func (UnimplementedFilaServiceServer) ExtendLease(context.Context, *ExtendLeaseRequest) (*ExtendLeaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExtendLease not implemented")
+}
+func (UnimplementedFilaServiceServer) SettleGrants(context.Context, *SettleGrantsRequest) (*SettleGrantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SettleGrants not implemented")
 }
 func (UnimplementedFilaServiceServer) mustEmbedUnimplementedFilaServiceServer() {}
 func (UnimplementedFilaServiceServer) testEmbeddedByValue()                     {}
@@ -402,6 +420,24 @@ func _FilaService_ExtendLease_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FilaService_SettleGrants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleGrantsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FilaServiceServer).SettleGrants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FilaService_SettleGrants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FilaServiceServer).SettleGrants(ctx, req.(*SettleGrantsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // FilaService_ServiceDesc is the grpc.ServiceDesc for FilaService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -440,6 +476,10 @@ var FilaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExtendLease",
 			Handler:    _FilaService_ExtendLease_Handler,
+		},
+		{
+			MethodName: "SettleGrants",
+			Handler:    _FilaService_SettleGrants_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

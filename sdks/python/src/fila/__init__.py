@@ -4,25 +4,10 @@
 `Client` blocks and `AsyncClient` awaits; their methods have the same names and arguments.
 """
 
-from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey, Permission
-from fila.admin import (
-    Explanation,
-    FairnessKeyStats,
-    HookErrorPolicy,
-    HookStats,
-    MessageState,
-    PeekedMessage,
-    PeekPage,
-    QueueConfig,
-    QueueCounters,
-    QueueInfo,
-    QueueSettings,
-    QueueStats,
-    ThrottleKeyStats,
-    WaitKind,
-    WaitReason,
-)
-from fila.aio import AsyncClient
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fila import tracing
 from fila.client import Client
 from fila.consumer import AsyncConsumer, Consumer
 from fila.errors import (
@@ -60,9 +45,38 @@ from fila.message import (
     ConsumeMessage,
     EnqueueMessage,
     EnqueueResult,
+    Failure,
+    FailureCause,
     Message,
 )
 from fila.options import Backoff, TlsOptions
+
+if TYPE_CHECKING:
+    from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey, Permission
+    from fila.admin import QueueSettings
+    from fila.aio import AsyncClient
+    from fila.backup import BackupProgress
+    from fila.findings import (
+        DeletedQueue,
+        Explanation,
+        MessageState,
+        PeekedMessage,
+        PeekPage,
+        ThrottlePage,
+        WaitKind,
+        WaitReason,
+    )
+    from fila.queues import HookErrorPolicy, QueueConfig, QueueCounters, QueueInfo
+    from fila.stats import (
+        ConsumerStats,
+        FairnessKeyStats,
+        HookStats,
+        KeyTraffic,
+        QueueStats,
+        ThrottleKeyStats,
+        WaitStats,
+    )
+    from fila.status import BrokerStatus, Severity, Trouble
 
 __all__ = [
     "Acl",
@@ -73,17 +87,23 @@ __all__ = [
     "AsyncConsumeMessage",
     "AsyncConsumer",
     "Backoff",
+    "BackupProgress",
+    "BrokerStatus",
     "CancelledError",
     "Client",
     "ClientClosedError",
     "ConfigNotFoundError",
     "ConsumeMessage",
     "Consumer",
+    "ConsumerStats",
     "DeadlineExceededError",
+    "DeletedQueue",
     "DiskFullError",
     "EnqueueMessage",
     "EnqueueResult",
     "Explanation",
+    "Failure",
+    "FailureCause",
     "FairnessKeyStats",
     "FilaError",
     "HookErrorPolicy",
@@ -92,6 +112,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "InvalidScriptError",
+    "KeyTraffic",
     "LeaseExpiredError",
     "Message",
     "MessageLeasedError",
@@ -115,13 +136,49 @@ __all__ = [
     "QueueSettings",
     "QueueStats",
     "ResourceExhaustedError",
+    "Severity",
     "ShuttingDownError",
     "StorageFailedError",
     "ThrottleKeyStats",
+    "ThrottlePage",
     "TlsOptions",
+    "Trouble",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
     "WaitKind",
     "WaitReason",
+    "WaitStats",
+    "tracing",
 ]
+
+# Where names are that few programs ask for. Making their classes takes longer than sending a
+# message, so each module is imported when it is first named; then the names are here, too.
+_PLACES = {
+    "access": "Acl AclEntry ApiKeyInfo NewApiKey Permission",
+    "admin": "QueueSettings",
+    "aio": "AsyncClient",
+    "backup": "BackupProgress",
+    "findings": "DeletedQueue Explanation MessageState PeekedMessage PeekPage ThrottlePage WaitKind"
+    " WaitReason",
+    "queues": "HookErrorPolicy QueueConfig QueueCounters QueueInfo",
+    "stats": "ConsumerStats FairnessKeyStats HookStats KeyTraffic QueueStats ThrottleKeyStats"
+    " WaitStats",
+    "status": "BrokerStatus Severity Trouble",
+    "config": "",
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        for module, names in _PLACES.items():
+            if name == module:
+                return import_module(f"fila.{module}")
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(f"fila.{module}"), name)
+                return value
+        raise AttributeError(f"module 'fila' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -21,6 +20,7 @@ import grpc.aio
 from google.protobuf.message import Message as ProtobufMessage
 
 from fila import errors, tracing
+from fila._version import __version__
 from fila.errors import ClientClosedError, DeadlineExceededError, FilaError, UnavailableError
 from fila.options import Backoff, TlsOptions
 
@@ -96,6 +96,7 @@ class Endpoint:
         self.timeout = timeout
         self.backoff = backoff
         self.closed = False
+        self.has_grants = True  # see _grants
         self.credentials = None if tls is None else _credentials(tls)
         self.options = _channel_options(tls, max_message_bytes, backoff)
         self._api_key = _checked_api_key(api_key)
@@ -233,7 +234,7 @@ class AsyncConnection(Endpoint):
         self._background: set[asyncio.Task[None]] = set()
         self._courtesies: set[asyncio.Task[None]] = set()
 
-    def _open_channel(self) -> grpc.aio.Channel:
+    def _open_channel(self) -> "grpc.aio.Channel":
         # Not in the constructor: clients are often created before their loop runs.
         if self._channel is None:
             if self.credentials is None:
@@ -371,7 +372,7 @@ def _channel_options(
     tls: TlsOptions | None, max_message_bytes: int, backoff: Backoff
 ) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
-        ("grpc.primary_user_agent", f"fila-python/{version('fila-client')}"),
+        ("grpc.primary_user_agent", f"fila-python/{__version__}"),
         # Otherwise a new client inherits the connection backoff of another one in the process.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", max_message_bytes),

@@ -15,8 +15,9 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 from google.protobuf.message import Message as ProtobufMessage
 
 from fila import errors, tracing
+from fila._answers import as_datetime
 from fila.errors import FilaError
-from fila.message import BytesLike, EnqueueMessage, EnqueueResult, as_datetime
+from fila.message import BytesLike, EnqueueMessage, EnqueueResult
 from fila.v1 import messages_pb2, service_pb2
 
 T = TypeVar("T")
@@ -28,6 +29,12 @@ BATCH_ITEMS_MAX = 1000
 BATCH_BYTES_MAX = 1024 * 1024
 
 _SERVICE = "/fila.v1.FilaService/"
+
+
+def service_method(name: str) -> str:
+    return _SERVICE + name
+
+
 CONSUME = _SERVICE + "Consume"
 RECEIVE = _SERVICE + "Receive"
 
@@ -42,6 +49,9 @@ class Item(NamedTuple):
     message_id: str | None = None
     # Whether it may be sent again after a failure that leaves open if it was applied.
     is_repeatable: bool = False
+    # Of an ack: the token of its delivery, and how many messages came together with it.
+    lease_token: str = ""
+    frame_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,11 @@ def is_repeatable(items: Iterable[Item]) -> bool:
 def join(items: Iterable[Item]) -> bytes:
     """The batch request that holds the items."""
     return b"".join([item.data for item in items])
+
+
+def item(request: ProtobufMessage, queue: str) -> Item:
+    """One element of a batch that is about a queue."""
+    return Item(_element(request), queue)
 
 
 def _element(message: ProtobufMessage) -> bytes:
@@ -252,9 +267,9 @@ def receive_request(
     )
 
 
-def ack_item(queue: str, message_id: str, lease_token: str | None) -> Item:
+def ack_item(queue: str, message_id: str, lease_token: str | None, frame_size: int = 0) -> Item:
     request = service_pb2.AckRequest()
-    return _delivery_item(request, queue, message_id, lease_token)
+    return _delivery_item(request, queue, message_id, lease_token, frame_size)
 
 
 def nack_item(
@@ -287,6 +302,7 @@ def _delivery_item(
     queue: str,
     message_id: str,
     lease_token: str | None,
+    frame_size: int = 0,
 ) -> Item:
     try:
         request.queue = queue
@@ -295,4 +311,4 @@ def _delivery_item(
     except TypeError as error:
         kinds = ", ".join(type(value).__name__ for value in (queue, message_id, lease_token))
         raise TypeError(f"queue, message_id and lease_token must be str, not {kinds}") from error
-    return Item(_element(request), queue, message_id)
+    return Item(_element(request), queue, message_id, False, lease_token or "", frame_size)

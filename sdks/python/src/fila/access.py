@@ -3,13 +3,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from fila._answers import moment, nothing
 from fila._connection import Call
-from fila.admin import METHOD, member, nothing, number_of
-from fila.message import moment
+from fila.admin import METHOD
 from fila.v1 import admin_pb2
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Permission(StrEnum):
@@ -63,7 +65,10 @@ def create_api_key(
     if expires_at is not None:
         if expires_at.tzinfo is None:
             raise ValueError("expires_at needs a time zone, e.g. datetime.now(UTC)")
-        request.expires_at.FromDatetime(expires_at)
+        expires_at_ms = (expires_at - _EPOCH) // timedelta(milliseconds=1)
+        if expires_at_ms <= 0:  # 0 is "never" on the wire
+            raise ValueError("expires_at must be after 1970; leave it out for never")
+        request.expires_at_ms = expires_at_ms
     return Call(
         METHOD + "CreateApiKey",
         request,
@@ -100,25 +105,22 @@ def get_acl(key_id: str) -> Call[Acl]:
     )
 
 
-def _entries(acl: Iterable[AclEntry]) -> list[admin_pb2.AclEntry]:
+def _entries(acl: Iterable[AclEntry]) -> list[admin_pb2.AclPermission]:
     return [
-        admin_pb2.AclEntry(
-            permission=number_of(admin_pb2.Permission, Permission(entry.permission)),
-            pattern=entry.pattern,
-        )
+        admin_pb2.AclPermission(kind=Permission(entry.permission), pattern=entry.pattern)
         for entry in acl
     ]
 
 
-def _read_entries(entries: Iterable[admin_pb2.AclEntry]) -> tuple[AclEntry, ...]:
-    return tuple(
-        # A permission that a newer broker knows stays readable, by its number.
-        AclEntry(
-            member(Permission, admin_pb2.Permission, entry.permission) or str(entry.permission),
-            entry.pattern,
-        )
-        for entry in entries
-    )
+def _read_entries(permissions: Iterable[admin_pb2.AclPermission]) -> tuple[AclEntry, ...]:
+    return tuple(AclEntry(_read_kind(it.kind), it.pattern) for it in permissions)
+
+
+def _read_kind(kind: str) -> Permission | str:
+    try:
+        return Permission(kind)
+    except ValueError:  # a permission that a newer broker knows stays readable
+        return kind
 
 
 def _read_info(row: admin_pb2.ApiKeyInfo) -> ApiKeyInfo:

@@ -3,14 +3,17 @@
 """The awaiting client: `client.py` with `await`. What is not I/O is shared with it, in the modules
 below; a test compares the two method by method."""
 
+from __future__ import annotations
+
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
-from fila import _wire, access, admin, tracing
-from fila._bulk import send_many_async
+import fila
+from fila import _wire, tracing
+from fila._bulk import ack_many_async, send_many_async
 from fila._coalesce import AsyncCoalescer
 from fila._connection import (
     DEFAULT_MESSAGE_BYTES_MAX,
@@ -19,16 +22,29 @@ from fila._connection import (
     AsyncConnection,
     Call,
 )
-from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
-from fila.admin import Explanation, PeekPage, QueueConfig, QueueInfo, QueueSettings, QueueStats
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, AsyncConsumer
 from fila.errors import FilaError
+from fila.grants import AsyncGrantCalls
 from fila.message import AsyncConsumeMessage, BytesLike, EnqueueMessage, EnqueueResult, Message
 from fila.options import Backoff, TlsOptions
 from fila.v1 import service_pb2
 
+if TYPE_CHECKING:
+    import fila.access
+    import fila.admin
+    import fila.backup
+    import fila.config
+    import fila.status
+    from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
+    from fila.admin import QueueSettings
+    from fila.backup import BackupProgress
+    from fila.findings import DeletedQueue, Explanation, PeekPage, ThrottlePage
+    from fila.queues import QueueConfig, QueueInfo
+    from fila.stats import QueueStats
+    from fila.status import BrokerStatus
 
-class AsyncClient:
+
+class AsyncClient(AsyncGrantCalls):
     """A connection to a broker for programs that await.
 
     Safe to share among the tasks of one event loop, the one that runs at its first call: concurrent
@@ -178,7 +194,9 @@ class AsyncClient:
             _wire.RECEIVE,
             _wire.receive_request(queue, max_messages, wait_ms, visibility_timeout_ms),
             service_pb2.ReceiveResponse,
-            lambda response: [AsyncConsumeMessage(raw, self) for raw in response.messages],
+            lambda response: [
+                AsyncConsumeMessage(raw, self, len(response.messages)) for raw in response.messages
+            ],
             queue,
         )
         # The broker may use all of the wait before it begins to answer.
@@ -204,9 +222,15 @@ class AsyncClient:
     async def ack_many(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[FilaError | None]:
-        """Acks many messages; None or an error for each, in order."""
-        items = (_wire.ack_item(m.queue, m.id, m.lease_token) for m in messages)
-        return await send_many_async(self._connection, _wire.ACK, items, timeout)
+        """Acks many messages; None or an error for each, in order.
+
+        Those that came together, and are acked together, travel as one.
+        """
+        return await ack_many_async(self._connection, messages, timeout)
+
+    async def _ack_message(self, message: AsyncConsumeMessage) -> None:
+        item = _wire.ack_item(message.queue, message.id, message.lease_token, message._frame_size)
+        await self._acks.submit(item, self._connection.timeout)
 
     async def nack(
         self,
@@ -257,27 +281,34 @@ class AsyncClient:
         self, name: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
     ) -> str:
         """Creates a queue and its dead-letter queue, and returns the latter's name."""
-        return await self._connection.call(admin.create_queue(name, settings), timeout)
+        return await self._connection.call(fila.admin.create_queue(name, settings), timeout)
 
     async def update_queue(
         self, queue: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
     ) -> QueueConfig:
         """Changes the settings that are named, and returns all of them."""
-        return await self._connection.call(admin.update_queue(queue, settings), timeout)
+        return await self._connection.call(fila.admin.update_queue(queue, settings), timeout)
 
-    async def delete_queue(self, queue: str, *, timeout: float | None = None) -> None:
-        """Removes a queue and everything in it."""
-        await self._connection.call(admin.delete_queue(queue), timeout)
+    async def delete_queue(
+        self, queue: str, *, keep_dead_letters: bool = False, timeout: float | None = None
+    ) -> DeletedQueue:
+        """Removes a queue with everything in it and its dead letters; returns how many went."""
+        call = fila.admin.delete_queue(queue, keep_dead_letters)
+        return await self._connection.call(call, timeout)
 
     async def list_queues(self, *, timeout: float | None = None) -> list[QueueInfo]:
         """All queues by name."""
-        return await self._connection.call(admin.list_queues(), timeout)
+        return await self._connection.call(fila.admin.list_queues(), timeout)
 
     async def stats(
         self, queue: str, *, max_keys: int | None = None, timeout: float | None = None
     ) -> QueueStats:
         """Counts, scheduling state and settings of a queue, with its `max_keys` busiest keys."""
-        return await self._connection.call(admin.stats(queue, max_keys), timeout)
+        return await self._connection.call(fila.admin.stats(queue, max_keys), timeout)
+
+    async def status(self, *, timeout: float | None = None) -> BrokerStatus:
+        """How the broker is doing, what is wrong with it, and what to do about it."""
+        return await self._connection.call(fila.status.status(), timeout)
 
     async def peek(
         self,
@@ -292,7 +323,7 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> PeekPage:
         """Shows messages without leasing them, oldest first; `state` is a MessageState."""
-        call = admin.peek(
+        call = fila.admin.peek(
             queue, limit, from_position, until_position, fairness_key, state, exclude_payload
         )
         return await self._connection.call(call, timeout)
@@ -301,19 +332,19 @@ class AsyncClient:
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> int:
         """Drops pending and delayed messages, and returns how many."""
-        return await self._connection.call(admin.purge(queue, fairness_key), timeout)
+        return await self._connection.call(fila.admin.purge(queue, fairness_key), timeout)
 
     async def pause(
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> None:
         """Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on."""
-        await self._connection.call(admin.pause(queue, fairness_key), timeout)
+        await self._connection.call(fila.admin.pause(queue, fairness_key), timeout)
 
     async def resume(
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> None:
         """Starts deliveries again."""
-        await self._connection.call(admin.resume(queue, fairness_key), timeout)
+        await self._connection.call(fila.admin.resume(queue, fairness_key), timeout)
 
     async def redrive(
         self,
@@ -326,12 +357,12 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> int:
         """Moves dead letters back to where they came from, oldest first, and returns how many."""
-        call = admin.redrive(dlq, count, fairness_key, error_contains, message_ids)
+        call = fila.admin.redrive(dlq, count, fairness_key, error_contains, message_ids)
         return await self._connection.call(call, timeout)
 
     async def cancel(self, queue: str, message_id: str, *, timeout: float | None = None) -> None:
         """Drops one message; a leased one raises MessageLeasedError."""
-        await self._connection.call(admin.cancel(queue, message_id), timeout)
+        await self._connection.call(fila.admin.cancel(queue, message_id), timeout)
 
     async def explain(
         self,
@@ -342,27 +373,69 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Explanation:
         """Says why a message or a fairness key waits, and for how long."""
-        return await self._connection.call(admin.explain(queue, fairness_key, message_id), timeout)
+        call = fila.admin.explain(queue, fairness_key, message_id)
+        return await self._connection.call(call, timeout)
+
+    def backup(self, directory: str = "") -> AsyncIterator[BackupProgress]:
+        """Copies the store to a directory of the broker's machine, verifies the copy, and yields
+        how far it is.
+
+        `directory` is inside the broker's `storage.backup_dir`, or relative to it. It begins when
+        it is first asked for progress; closing the iterator gives it up.
+        """
+        return fila.backup.follow_async(self._connection, directory)
+
+    # --- Throttle keys ----------------------------------------------------------------------------
+
+    async def list_throttles(
+        self,
+        prefix: str = "",
+        *,
+        unset: bool = False,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> ThrottlePage:
+        """Throttle keys that are configured or in use; `unset` shows those nobody configured."""
+        return await self._connection.call(fila.admin.list_throttles(prefix, unset, limit), timeout)
+
+    async def pause_throttle(
+        self, key: str, duration_ms: int | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Stops deliveries with a throttle key in all queues, for a time or until it is resumed."""
+        await self._connection.call(fila.admin.pause_throttle(key, duration_ms), timeout)
+
+    async def resume_throttle(self, key: str, *, timeout: float | None = None) -> None:
+        """Starts deliveries with a throttle key again, whoever stopped them."""
+        await self._connection.call(fila.admin.resume_throttle(key), timeout)
 
     # --- Runtime configuration --------------------------------------------------------------------
 
     async def set_config(self, key: str, value: str, *, timeout: float | None = None) -> None:
-        """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries."""
-        await self._connection.call(admin.set_config(key, value), timeout)
+        """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries.
+
+        An empty value removes the entry.
+        """
+        await self._connection.call(fila.config.set_config(key, value), timeout)
+
+    async def set_config_all(
+        self, entries: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Sets several entries together, all or none; an empty value removes its entry."""
+        await self._connection.call(fila.config.set_config_all(entries), timeout)
 
     async def get_config(self, key: str, *, timeout: float | None = None) -> str:
         """Reads one entry, or raises ConfigNotFoundError."""
-        return await self._connection.call(admin.get_config(key), timeout)
+        return await self._connection.call(fila.config.get_config(key), timeout)
 
     async def delete_config(self, key: str, *, timeout: float | None = None) -> None:
         """Removes one entry, and the limit that it set."""
-        await self._connection.call(admin.delete_config(key), timeout)
+        await self._connection.call(fila.config.delete_config(key), timeout)
 
     async def list_config(
         self, prefix: str = "", *, timeout: float | None = None
     ) -> dict[str, str]:
         """The entries whose keys start with `prefix`."""
-        return await self._connection.call(admin.list_config(prefix), timeout)
+        return await self._connection.call(fila.config.list_config(prefix), timeout)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -376,23 +449,23 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> NewApiKey:
         """Creates an API key and returns its secret, this once."""
-        call = access.create_api_key(name, acl, expires_at, superadmin)
+        call = fila.access.create_api_key(name, acl, expires_at, superadmin)
         return await self._connection.call(call, timeout)
 
     async def revoke_api_key(self, key_id: str, *, timeout: float | None = None) -> None:
         """Makes an API key useless at once."""
-        await self._connection.call(access.revoke_api_key(key_id), timeout)
+        await self._connection.call(fila.access.revoke_api_key(key_id), timeout)
 
     async def list_api_keys(self, *, timeout: float | None = None) -> list[ApiKeyInfo]:
         """All API keys, without secrets."""
-        return await self._connection.call(access.list_api_keys(), timeout)
+        return await self._connection.call(fila.access.list_api_keys(), timeout)
 
     async def set_acl(
         self, key_id: str, acl: Iterable[AclEntry], *, timeout: float | None = None
     ) -> None:
         """Replaces what an API key may do."""
-        await self._connection.call(access.set_acl(key_id, acl), timeout)
+        await self._connection.call(fila.access.set_acl(key_id, acl), timeout)
 
     async def get_acl(self, key_id: str, *, timeout: float | None = None) -> Acl:
         """Reads what an API key may do."""
-        return await self._connection.call(access.get_acl(key_id), timeout)
+        return await self._connection.call(fila.access.get_acl(key_id), timeout)

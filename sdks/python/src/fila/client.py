@@ -2,15 +2,18 @@
 """The blocking client. Every method names one call; building, sending, batching and reading are the
 business of the modules below, which `aio.py` shares."""
 
+from __future__ import annotations
+
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
-from fila import _wire, access, admin, tracing
-from fila._bulk import send_many
+import fila
+from fila import _wire, tracing
+from fila._bulk import ack_many, send_many
 from fila._coalesce import Coalescer
 from fila._connection import (
     DEFAULT_MESSAGE_BYTES_MAX,
@@ -19,16 +22,29 @@ from fila._connection import (
     Call,
     Connection,
 )
-from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
-from fila.admin import Explanation, PeekPage, QueueConfig, QueueInfo, QueueSettings, QueueStats
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, Consumer
 from fila.errors import FilaError
+from fila.grants import GrantCalls
 from fila.message import BytesLike, ConsumeMessage, EnqueueMessage, EnqueueResult, Message
 from fila.options import Backoff, TlsOptions
 from fila.v1 import service_pb2
 
+if TYPE_CHECKING:
+    import fila.access
+    import fila.admin
+    import fila.backup
+    import fila.config
+    import fila.status
+    from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
+    from fila.admin import QueueSettings
+    from fila.backup import BackupProgress
+    from fila.findings import DeletedQueue, Explanation, PeekPage, ThrottlePage
+    from fila.queues import QueueConfig, QueueInfo
+    from fila.stats import QueueStats
+    from fila.status import BrokerStatus
 
-class Client:
+
+class Client(GrantCalls):
     """A connection to a broker for programs that block.
 
     Safe to share among threads: their concurrent calls travel in shared batches. Not across a fork:
@@ -181,7 +197,9 @@ class Client:
             _wire.RECEIVE,
             _wire.receive_request(queue, max_messages, wait_ms, visibility_timeout_ms),
             service_pb2.ReceiveResponse,
-            lambda response: [ConsumeMessage(raw, self) for raw in response.messages],
+            lambda response: [
+                ConsumeMessage(raw, self, len(response.messages)) for raw in response.messages
+            ],
             queue,
         )
         # The broker may use all of the wait before it begins to answer.
@@ -207,9 +225,15 @@ class Client:
     def ack_many(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[FilaError | None]:
-        """Acks many messages; None or an error for each, in order."""
-        items = (_wire.ack_item(m.queue, m.id, m.lease_token) for m in messages)
-        return send_many(self._connection, _wire.ACK, items, timeout)
+        """Acks many messages; None or an error for each, in order.
+
+        Those that came together, and are acked together, travel as one.
+        """
+        return ack_many(self._connection, messages, timeout)
+
+    def _ack_message(self, message: ConsumeMessage) -> None:
+        item = _wire.ack_item(message.queue, message.id, message.lease_token, message._frame_size)
+        self._acks.submit(item, self._connection.timeout)
 
     def nack(
         self,
@@ -260,27 +284,33 @@ class Client:
         self, name: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
     ) -> str:
         """Creates a queue and its dead-letter queue, and returns the latter's name."""
-        return self._connection.call(admin.create_queue(name, settings), timeout)
+        return self._connection.call(fila.admin.create_queue(name, settings), timeout)
 
     def update_queue(
         self, queue: str, *, timeout: float | None = None, **settings: Unpack[QueueSettings]
     ) -> QueueConfig:
         """Changes the settings that are named, and returns all of them."""
-        return self._connection.call(admin.update_queue(queue, settings), timeout)
+        return self._connection.call(fila.admin.update_queue(queue, settings), timeout)
 
-    def delete_queue(self, queue: str, *, timeout: float | None = None) -> None:
-        """Removes a queue and everything in it."""
-        self._connection.call(admin.delete_queue(queue), timeout)
+    def delete_queue(
+        self, queue: str, *, keep_dead_letters: bool = False, timeout: float | None = None
+    ) -> DeletedQueue:
+        """Removes a queue with everything in it and its dead letters; returns how many went."""
+        return self._connection.call(fila.admin.delete_queue(queue, keep_dead_letters), timeout)
 
     def list_queues(self, *, timeout: float | None = None) -> list[QueueInfo]:
         """All queues by name."""
-        return self._connection.call(admin.list_queues(), timeout)
+        return self._connection.call(fila.admin.list_queues(), timeout)
 
     def stats(
         self, queue: str, *, max_keys: int | None = None, timeout: float | None = None
     ) -> QueueStats:
         """Counts, scheduling state and settings of a queue, with its `max_keys` busiest keys."""
-        return self._connection.call(admin.stats(queue, max_keys), timeout)
+        return self._connection.call(fila.admin.stats(queue, max_keys), timeout)
+
+    def status(self, *, timeout: float | None = None) -> BrokerStatus:
+        """How the broker is doing, what is wrong with it, and what to do about it."""
+        return self._connection.call(fila.status.status(), timeout)
 
     def peek(
         self,
@@ -295,7 +325,7 @@ class Client:
         timeout: float | None = None,
     ) -> PeekPage:
         """Shows messages without leasing them, oldest first; `state` is a MessageState."""
-        call = admin.peek(
+        call = fila.admin.peek(
             queue, limit, from_position, until_position, fairness_key, state, exclude_payload
         )
         return self._connection.call(call, timeout)
@@ -304,19 +334,19 @@ class Client:
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> int:
         """Drops pending and delayed messages, and returns how many."""
-        return self._connection.call(admin.purge(queue, fairness_key), timeout)
+        return self._connection.call(fila.admin.purge(queue, fairness_key), timeout)
 
     def pause(
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> None:
         """Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on."""
-        self._connection.call(admin.pause(queue, fairness_key), timeout)
+        self._connection.call(fila.admin.pause(queue, fairness_key), timeout)
 
     def resume(
         self, queue: str, fairness_key: str | None = None, *, timeout: float | None = None
     ) -> None:
         """Starts deliveries again."""
-        self._connection.call(admin.resume(queue, fairness_key), timeout)
+        self._connection.call(fila.admin.resume(queue, fairness_key), timeout)
 
     def redrive(
         self,
@@ -329,12 +359,12 @@ class Client:
         timeout: float | None = None,
     ) -> int:
         """Moves dead letters back to where they came from, oldest first, and returns how many."""
-        call = admin.redrive(dlq, count, fairness_key, error_contains, message_ids)
+        call = fila.admin.redrive(dlq, count, fairness_key, error_contains, message_ids)
         return self._connection.call(call, timeout)
 
     def cancel(self, queue: str, message_id: str, *, timeout: float | None = None) -> None:
         """Drops one message; a leased one raises MessageLeasedError."""
-        self._connection.call(admin.cancel(queue, message_id), timeout)
+        self._connection.call(fila.admin.cancel(queue, message_id), timeout)
 
     def explain(
         self,
@@ -345,25 +375,64 @@ class Client:
         timeout: float | None = None,
     ) -> Explanation:
         """Says why a message or a fairness key waits, and for how long."""
-        return self._connection.call(admin.explain(queue, fairness_key, message_id), timeout)
+        return self._connection.call(fila.admin.explain(queue, fairness_key, message_id), timeout)
+
+    def backup(self, directory: str = "") -> Iterator[BackupProgress]:
+        """Copies the store to a directory of the broker's machine, verifies the copy, and yields
+        how far it is.
+
+        `directory` is inside the broker's `storage.backup_dir`, or relative to it. It begins when
+        it is first asked for progress; closing the iterator gives it up.
+        """
+        return fila.backup.follow(self._connection, directory)
+
+    # --- Throttle keys ----------------------------------------------------------------------------
+
+    def list_throttles(
+        self,
+        prefix: str = "",
+        *,
+        unset: bool = False,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> ThrottlePage:
+        """Throttle keys that are configured or in use; `unset` shows those nobody configured."""
+        return self._connection.call(fila.admin.list_throttles(prefix, unset, limit), timeout)
+
+    def pause_throttle(
+        self, key: str, duration_ms: int | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Stops deliveries with a throttle key in all queues, for a time or until it is resumed."""
+        self._connection.call(fila.admin.pause_throttle(key, duration_ms), timeout)
+
+    def resume_throttle(self, key: str, *, timeout: float | None = None) -> None:
+        """Starts deliveries with a throttle key again, whoever stopped them."""
+        self._connection.call(fila.admin.resume_throttle(key), timeout)
 
     # --- Runtime configuration --------------------------------------------------------------------
 
     def set_config(self, key: str, value: str, *, timeout: float | None = None) -> None:
-        """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries."""
-        self._connection.call(admin.set_config(key, value), timeout)
+        """Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries.
+
+        An empty value removes the entry.
+        """
+        self._connection.call(fila.config.set_config(key, value), timeout)
+
+    def set_config_all(self, entries: Mapping[str, str], *, timeout: float | None = None) -> None:
+        """Sets several entries together, all or none; an empty value removes its entry."""
+        self._connection.call(fila.config.set_config_all(entries), timeout)
 
     def get_config(self, key: str, *, timeout: float | None = None) -> str:
         """Reads one entry, or raises ConfigNotFoundError."""
-        return self._connection.call(admin.get_config(key), timeout)
+        return self._connection.call(fila.config.get_config(key), timeout)
 
     def delete_config(self, key: str, *, timeout: float | None = None) -> None:
         """Removes one entry, and the limit that it set."""
-        self._connection.call(admin.delete_config(key), timeout)
+        self._connection.call(fila.config.delete_config(key), timeout)
 
     def list_config(self, prefix: str = "", *, timeout: float | None = None) -> dict[str, str]:
         """The entries whose keys start with `prefix`."""
-        return self._connection.call(admin.list_config(prefix), timeout)
+        return self._connection.call(fila.config.list_config(prefix), timeout)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -377,23 +446,23 @@ class Client:
         timeout: float | None = None,
     ) -> NewApiKey:
         """Creates an API key and returns its secret, this once."""
-        call = access.create_api_key(name, acl, expires_at, superadmin)
+        call = fila.access.create_api_key(name, acl, expires_at, superadmin)
         return self._connection.call(call, timeout)
 
     def revoke_api_key(self, key_id: str, *, timeout: float | None = None) -> None:
         """Makes an API key useless at once."""
-        self._connection.call(access.revoke_api_key(key_id), timeout)
+        self._connection.call(fila.access.revoke_api_key(key_id), timeout)
 
     def list_api_keys(self, *, timeout: float | None = None) -> list[ApiKeyInfo]:
         """All API keys, without secrets."""
-        return self._connection.call(access.list_api_keys(), timeout)
+        return self._connection.call(fila.access.list_api_keys(), timeout)
 
     def set_acl(
         self, key_id: str, acl: Iterable[AclEntry], *, timeout: float | None = None
     ) -> None:
         """Replaces what an API key may do."""
-        self._connection.call(access.set_acl(key_id, acl), timeout)
+        self._connection.call(fila.access.set_acl(key_id, acl), timeout)
 
     def get_acl(self, key_id: str, *, timeout: float | None = None) -> Acl:
         """Reads what an API key may do."""
-        return self._connection.call(access.get_acl(key_id), timeout)
+        return self._connection.call(fila.access.get_acl(key_id), timeout)

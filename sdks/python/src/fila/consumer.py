@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in its type stubs
 
 from fila import _wire
 from fila._connection import AsyncConnection, Connection
@@ -97,6 +96,7 @@ class Consumer:
         self._reconnect = _Reconnect(queue, connection.backoff)
         # Received and not handed out. Both ends of close() pop from it, so nothing is taken twice.
         self._unread: deque[messages_pb2.Message] = deque()
+        self._frame_size = 0  # of the frame that is being handed out
         self._closing = threading.Event()
         # Guards the two below, and the step from "not closed" to "there is a stream to cancel".
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class Consumer:
     def __next__(self) -> ConsumeMessage:
         while not self._closing.is_set():
             try:
-                return ConsumeMessage(self._unread.popleft(), self._client)
+                return ConsumeMessage(self._unread.popleft(), self._client, self._frame_size)
             except IndexError:
                 self._read_frame()
         self._release()
@@ -158,6 +158,7 @@ class Consumer:
             failure = self._connection.failure(error, self._queue)
         else:
             self._reconnect.received()
+            self._frame_size = len(frame.messages)
             self._unread.extend(frame.messages)
             return
         finally:
@@ -232,6 +233,7 @@ class AsyncConsumer:
         self._request = request
         self._reconnect = _Reconnect(queue, connection.backoff)
         self._unread: deque[messages_pb2.Message] = deque()
+        self._frame_size = 0  # of the frame that is being handed out
         self._is_closed = False
         self._stream: Any = None
         # A read that is under way. It is not the caller's own, because cancelling a read of gRPC
@@ -244,7 +246,7 @@ class AsyncConsumer:
     async def __anext__(self) -> AsyncConsumeMessage:
         while not self._is_closed:
             if self._unread:
-                return AsyncConsumeMessage(self._unread.popleft(), self._client)
+                return AsyncConsumeMessage(self._unread.popleft(), self._client, self._frame_size)
             if self._reading is None:
                 self._reading = asyncio.get_running_loop().create_task(self._read_frame())
             reading = self._reading
@@ -305,8 +307,9 @@ class AsyncConsumer:
         except grpc.RpcError as error:
             failure = self._connection.failure(error, self._queue)
         else:
-            if frame is not EOF:
+            if frame is not grpc.aio.EOF:  # type: ignore[attr-defined]  # only in its stubs
                 self._reconnect.received()
+                self._frame_size = len(frame.messages)
                 self._unread.extend(frame.messages)
                 return
         self._stream = None
@@ -324,7 +327,8 @@ class AsyncConsumer:
             return
         try:
             async with asyncio.timeout(_DRAIN_S):
-                while (frame := await self._stream.read()) is not EOF:
+                eof = grpc.aio.EOF  # type: ignore[attr-defined]  # only in its stubs
+                while (frame := await self._stream.read()) is not eof:
                     self._unread.extend(frame.messages)
         except (TimeoutError, grpc.RpcError):
             pass  # Nothing more came, or the stream was lost.

@@ -8,11 +8,11 @@ module does no I/O: settling goes through the client that received the message.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from fila._answers import member, moment
 from fila.errors import FilaError
 from fila.v1 import messages_pb2
 
@@ -56,10 +56,29 @@ class EnqueueResult:
         return self.message_id
 
 
+class FailureCause(StrEnum):
+    """What kind of failure it was; the last two are what dead-lettered the message."""
+
+    NACK = "nack"
+    EXPIRED = "expired"
+    MAX_ATTEMPTS = "max_attempts"
+    HOOK = "hook"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure of a message; the broker cuts the error to 256 bytes."""
+
+    failed_at: datetime | None
+    cause: FailureCause | None
+    error: str
+
+
 class _Source:
     # Slots outside the dataclass below, so that `dataclasses.fields` shows only what users know.
-    __slots__ = ("_client", "_raw")
+    __slots__ = ("_client", "_frame_size", "_raw")
     _client: Any
+    _frame_size: Any  # int: how many messages came together with it; 0 if nobody knows
     _raw: Any  # a messages_pb2.Message
 
 
@@ -77,10 +96,11 @@ class Message(_Source):
     attempt_count: int
     lease_token: str
     last_error: str
+    failures: tuple[Failure, ...]
     enqueued_at: datetime | None
     lease_expires_at: datetime | None
 
-    def __init__(self, raw: messages_pb2.Message, client: Any = None) -> None:
+    def __init__(self, raw: messages_pb2.Message, client: Any = None, frame_size: int = 0) -> None:
         # Every consumer needs these; the rest waits for `__getattr__`.
         self.id = raw.id
         self.payload = raw.payload
@@ -89,6 +109,7 @@ class Message(_Source):
         self.lease_token = metadata.lease_token
         self._raw = raw
         self._client = client
+        self._frame_size = frame_size
 
     if not TYPE_CHECKING:  # Type checkers would take it for a promise of every other attribute.
 
@@ -116,7 +137,7 @@ class ConsumeMessage(Message):
 
     def ack(self) -> None:
         """Reports that the message was processed; it is gone. Fails as `Client.ack` does."""
-        self._client.ack(self.queue, self.id, self.lease_token)
+        self._client._ack_message(self)
 
     def nack(
         self, error: str = "", *, retry_after_ms: int | None = None, throttle_key: str | None = None
@@ -146,7 +167,7 @@ class AsyncConsumeMessage(Message):
 
     async def ack(self) -> None:
         """Reports that the message was processed; it is gone. Fails as `AsyncClient.ack` does."""
-        await self._client.ack(self.queue, self.id, self.lease_token)
+        await self._client._ack_message(self)
 
     async def nack(
         self, error: str = "", *, retry_after_ms: int | None = None, throttle_key: str | None = None
@@ -168,13 +189,15 @@ class AsyncConsumeMessage(Message):
         return end
 
 
-def moment(owner: Any, field: str) -> datetime | None:
-    """A timestamp field as an aware datetime; None where it is not set."""
-    return as_datetime(getattr(owner, field)) if owner.HasField(field) else None
-
-
-def as_datetime(timestamp: Timestamp) -> datetime:
-    return timestamp.ToDatetime(tzinfo=UTC)
+def read_failures(rows: Iterable[messages_pb2.Failure]) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(
+            moment(row, "failed_at"),
+            member(FailureCause, messages_pb2.FailureCause, row.cause),
+            row.error,
+        )
+        for row in rows
+    )
 
 
 def _fill_headers(message: Message, raw: messages_pb2.Message) -> None:
@@ -188,6 +211,10 @@ def _fill_metadata(message: Message, raw: messages_pb2.Message) -> None:
     message.throttle_keys = tuple(metadata.throttle_keys)
     message.attempt_count = metadata.attempt_count
     message.last_error = metadata.last_error
+
+
+def _fill_failures(message: Message, raw: messages_pb2.Message) -> None:
+    message.failures = read_failures(raw.metadata.failures)
 
 
 def _fill_enqueued_at(message: Message, raw: messages_pb2.Message) -> None:
@@ -206,6 +233,7 @@ _FILL: dict[str, Callable[[Message, messages_pb2.Message], None]] = {
     "throttle_keys": _fill_metadata,
     "attempt_count": _fill_metadata,
     "last_error": _fill_metadata,
+    "failures": _fill_failures,
     "enqueued_at": _fill_enqueued_at,
     "lease_expires_at": _fill_lease_expires_at,
 }

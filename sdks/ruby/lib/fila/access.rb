@@ -15,7 +15,7 @@ module Fila
     def create_api_key(name, acl: [], expires_at: nil, superadmin: false, timeout: nil)
       request = V1::CreateApiKeyRequest.new(
         name: Arguments.required_text("name", name),
-        expires_at: Arguments.timestamp("expires_at", expires_at),
+        expires_at_ms: Arguments.milliseconds("expires_at", expires_at),
         superadmin: superadmin ? true : false,
         acl: acl_entries(acl)
       )
@@ -49,15 +49,25 @@ module Fila
       Values.plain(Acl, answer, entries: Values.acl(answer.acl))
     end
 
+    PERMISSIONS = %i[produce consume admin].freeze
+    private_constant :PERMISSIONS
+
     private
 
     def acl_entries(acl)
       acl.map do |entry|
-        V1::AclEntry.new(
-          permission: Values.constant(Values::PERMISSION, "permission", entry.permission),
+        V1::AclPermission.new(
+          kind: permission(entry.permission),
           pattern: Arguments.required_text("pattern", entry.pattern)
         )
       end
+    end
+
+    def permission(value)
+      return value.to_s if PERMISSIONS.include?(value.to_s.to_sym)
+
+      raise ArgumentError,
+            "permission must be one of #{PERMISSIONS.join(", ")}, not #{value.inspect}"
     end
   end
   private_constant :Access

@@ -32,11 +32,14 @@ module Fila
       Values.config(admin("UpdateQueue", request, timeout, queue:).config)
     end
 
-    # Removes a queue and everything in it.
-    def delete_queue(queue, timeout: nil)
-      queue = Arguments.required_text("queue", queue)
-      admin("DeleteQueue", V1::DeleteQueueRequest.new(queue:), timeout, queue:)
-      nil
+    # Removes a queue with everything in it and its dead letters, and returns how many went, as a
+    # DeletedQueue.
+    def delete_queue(queue, keep_dead_letters: false, timeout: nil)
+      request = V1::DeleteQueueRequest.new(
+        queue: Arguments.required_text("queue", queue),
+        keep_dead_letters: keep_dead_letters ? true : false
+      )
+      Values.plain(DeletedQueue, admin("DeleteQueue", request, timeout, queue:))
     end
 
     # All queues by name, as QueueInfo.
@@ -121,12 +124,51 @@ module Fila
       Values.explanation(answer)
     end
 
-    # Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries.
+    # Throttle keys that are configured or in use, as a ThrottlePage; `unset` shows only those in
+    # use that nobody configured.
+    def list_throttles(prefix = "", unset: false, limit: nil, timeout: nil)
+      request = V1::ListThrottlesRequest.new(
+        prefix: Arguments.text("prefix", prefix),
+        unset: unset ? true : false,
+        limit: Arguments.small("limit", limit)
+      )
+      Values.throttle_page(admin("ListThrottles", request, timeout, is_repeatable: true))
+    end
+
+    # Stops deliveries with a throttle key in all queues, for a time or until it is resumed.
+    def pause_throttle(key, duration_ms: nil, timeout: nil)
+      request = V1::PauseRequest.new(
+        throttle_key: Arguments.required_text("key", key),
+        duration_ms: Arguments.whole("duration_ms", duration_ms)
+      )
+      admin("Pause", request, timeout)
+      nil
+    end
+
+    # Starts deliveries with a throttle key again, whoever stopped them.
+    def resume_throttle(key, timeout: nil)
+      request = V1::ResumeRequest.new(throttle_key: Arguments.required_text("key", key))
+      admin("Resume", request, timeout)
+      nil
+    end
+
+    # Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. An empty
+    # value removes the entry.
     def set_config(key, value, timeout: nil)
       request = V1::SetConfigRequest.new(
         key: Arguments.required_text("key", key), value: Arguments.required_text("value", value)
       )
       admin("SetConfig", request, timeout, is_repeatable: true)
+      nil
+    end
+
+    # Sets the entries of a Hash together, all or none; an empty value removes its entry.
+    def set_config_all(entries, timeout: nil)
+      pairs = entries.map do |key, value|
+        V1::ConfigEntry.new(key: Arguments.required_text("key", key),
+                            value: Arguments.required_text("value", value))
+      end
+      admin("SetConfig", V1::SetConfigRequest.new(entries: pairs), timeout, is_repeatable: true)
       nil
     end
 

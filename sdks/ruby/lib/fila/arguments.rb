@@ -65,6 +65,17 @@ module Fila
       Google::Protobuf::Timestamp.new(seconds: value.to_i, nanos: value.nsec)
     end
 
+    # Milliseconds since 1970. nil is 0, which is "never" on the wire.
+    def milliseconds(name, value)
+      return 0 if value.nil?
+      raise TypeError, "#{name} must be a Time, not #{value.class}" unless value.is_a?(Time)
+
+      found = (value.to_r * 1000).floor
+      raise ArgumentError, "#{name} must be after 1970; leave it out for never" if found <= 0
+
+      found
+    end
+
     # A list of texts.
     def texts(name, values)
       unless values.respond_to?(:map) && !values.is_a?(Hash)

@@ -17,13 +17,16 @@ module Fila
       @connection = connection
     end
 
+    # What a request of the latest call failed with, if one did.
+    attr_reader :failure
+
     # Sends all items and returns one value or Error for each, in order.
     def send_all(items, timeout)
       @connection.check_open
-      failure = nil
+      @failure = nil
       outcomes = []
       Wire.split(items) do |batch|
-        failure, found = failure ? [failure, about(failure, batch)] : send_one(batch, timeout)
+        @failure, found = @failure ? [@failure, about(@failure, batch)] : send_one(batch, timeout)
         outcomes.concat(found)
       end
       outcomes

@@ -10,6 +10,7 @@ require "fila/bulk"
 require "fila/coalesce"
 require "fila/connection"
 require "fila/consumer"
+require "fila/grants"
 require "fila/lifetime"
 require "fila/message"
 require "fila/options"
@@ -25,6 +26,7 @@ module Fila
   class Client
     include Admin
     include Access
+    include GrantCalls
 
     DEFAULT_TARGET = "127.0.0.1:5555"
     DEFAULT_TIMEOUT_S = 5.0
@@ -140,7 +142,8 @@ module Fila
       seconds = @connection.seconds(timeout) + (request.wait_ms / 1000.0)
       answer = @connection.call("#{Wire::SERVICE}Receive", V1::ReceiveRequest.encode(request),
                                 V1::ReceiveResponse, seconds, queue:)
-      answer.messages.map { |raw| ConsumeMessage.new(raw, self) }
+      messages = answer.messages
+      messages.map { |raw| ConsumeMessage.new(raw, self, messages.length) }
     end
 
     # Reports that a leased message was processed; it is gone.
@@ -152,10 +155,25 @@ module Fila
       @acks.submit(Wire.ack_item(queue, message_id, lease_token), @connection.seconds(timeout))
     end
 
-    # Acks many messages; nil or an error for each, in order.
+    # Acks many messages; nil or an error for each, in order. Those that came together, and are
+    # acked together, travel as one.
     def ack_many(messages, timeout: nil)
-      items = messages.lazy.map { |m| Wire.ack_item(m.queue, m.id, m.lease_token) }
-      Bulk.new(Wire::ACK, @connection).send_all(items, timeout)
+      items = messages.map { |m| Wire.ack_item(m.queue, m.id, m.lease_token, m.frame_size) }
+      found = Grants.ack(@connection, items) do |rpc, some|
+        bulk = Bulk.new(rpc, @connection)
+        outcomes = bulk.send_all(some, timeout)
+        rpc.equal?(Grants::SETTLE) && bulk.failure ? outcomes.first : outcomes
+      end
+      return found unless found.is_a?(Error)
+
+      items.map { |item| found.about(item.queue, item.message_id) }
+    end
+
+    # Acks a delivered message.
+    # @api private
+    def ack_message(message)
+      item = Wire.ack_item(message.queue, message.id, message.lease_token, message.frame_size)
+      @acks.submit(item, @connection.timeout)
     end
 
     # Reports that processing failed: the message is retried or dead-lettered.

@@ -3,14 +3,17 @@
 
 # Concurrent calls of one client share batch requests. Nothing lingers.
 #
-# A few requests may be under way at a time. A call that finds a free slot goes out at once, alone;
-# calls that find none wait, and the next free slot takes all of them (within a batch's limits). So
+# A few requests may be under way at a time. A call that finds a free slot goes out at once; calls
+# that find none wait, and the next free slot takes all of them (within a batch's limits). So
 # batches grow only because calls piled up while the broker was busy with earlier ones.
 #
 # Batches are sent by workers, never by one of the callers: a caller may leave at any moment, by its
-# deadline or because something was raised in its thread, and must not take the others with it.
+# deadline or because something was raised in its thread, and must not take the others with it. What
+# `Thread#raise` and `Timeout` raise can be put off; what a signal's trap raises cannot. So a slot
+# is written down under the name of its caller until a worker has it, and leaving can be done again.
 
 require "fila/connection"
+require "fila/grants"
 require "fila/wire"
 
 module Fila
@@ -29,9 +32,10 @@ module Fila
       @rpc = rpc
       @connection = connection
       @lock = Mutex.new
-      # Nobody waits while a slot is free.
       @waiting = []
-      @free_slots = REQUESTS_UNDER_WAY_MAX
+      # Who got a slot, and what became of it: it is :promised until a worker :serves. Nobody waits
+      # while one is free.
+      @slots = {}.compare_by_identity
     end
 
     # Sends one item, with others if there are any. Raises the item's error, or the batch's.
@@ -43,7 +47,7 @@ module Fila
         Workers.uninterrupted { enter(seat) }
         seat.answer.wait(timeout)
       ensure
-        outcome = leave(seat)
+        outcome = Workers.uninterrupted { leave_for_good(seat) }
       end
       raise outcome, cause: outcome.cause if outcome.is_a?(Error)
 
@@ -70,20 +74,26 @@ module Fila
 
     def enter(seat)
       @lock.synchronize do
-        if @free_slots.zero?
-          @waiting << seat
-          return
-        end
-        @free_slots -= 1
-        seat.is_sent = true
+        @waiting << seat
+        return if @slots.size >= REQUESTS_UNDER_WAY_MAX
+
+        @slots[seat] = :promised
       end
-      @connection.workers.run { serve([seat]) }
+      @connection.workers.run { serve(seat) }
+    end
+
+    def leave_for_good(seat)
+      leave(seat)
+    rescue Exception # rubocop:disable Lint/RescueException -- a signal came in the middle of it
+      leave(seat)
+      raise
     end
 
     # The caller's outcome, which is an error if there is none by now.
     def leave(seat)
       text = @lock.synchronize do
         seat.is_gone = true
+        hand_on(seat) if @slots[seat] == :promised
         seat.is_sent ? NOT_ANSWERED : NOT_SENT
       end
       item = seat.item
@@ -94,21 +104,35 @@ module Fila
       seat.answer.wait
     end
 
+    # Gives a slot that no worker has begun to serve to whoever waits, or back. The lock is held. A
+    # worker too many does no harm.
+    def hand_on(seat)
+      heir = @waiting.find { |other| !other.is_gone }
+      if heir
+        @slots[heir] = :promised
+        @connection.workers.run { serve(heir) }
+      end
+      @slots.delete(seat)
+    end
+
     # Sends batches until nobody waits.
-    def serve(batch)
+    def serve(seat)
+      return unless @lock.synchronize { @slots[seat] == :promised && (@slots[seat] = :served) }
+
+      batch = next_batch(seat)
       until batch.empty?
         outcomes = outcomes_of(batch)
-        following = next_batch
-        batch.zip(outcomes) { |seat, outcome| seat.answer.give(outcome) }
+        following = next_batch(seat)
+        batch.zip(outcomes) { |each, outcome| each.answer.give(outcome) }
         batch = following
       end
     end
 
-    def next_batch
+    def next_batch(seat)
       @lock.synchronize do
         batch = Coalescer.take(@waiting)
-        @free_slots += 1 if batch.empty?
-        batch.each { |seat| seat.is_sent = true }
+        @slots.delete(seat) if batch.empty?
+        batch.each { |each| each.is_sent = true }
       end
     end
 
@@ -116,12 +140,17 @@ module Fila
       items = batch.map(&:item)
       # The most patient caller decides; the others leave at their own deadlines. The request can
       # carry one trace; each message has its own in its headers.
-      remaining = batch.map(&:deadline).max - Clock.now
-      answer = @connection.send_from_worker(@rpc.method_path, Wire.join(items), @rpc.response,
-                                            remaining, batch.first.trace)
-      return @rpc.outcomes(answer, items) unless answer.is_a?(Error)
+      deadline = batch.map(&:deadline).max
+      send = lambda do |rpc, some|
+        answer = @connection.send_from_worker(rpc.method_path, Wire.join(some), rpc.response,
+                                              deadline - Clock.now, batch.first.trace)
+        answer.is_a?(Error) ? answer : rpc.outcomes(answer, some)
+      end
+      is_ack = @rpc.equal?(Wire::ACK)
+      found = is_ack ? Grants.ack(@connection, items, &send) : send.call(@rpc, items)
+      return found unless found.is_a?(Error)
 
-      items.map { |item| answer.about(item.queue, item.message_id) }
+      items.map { |item| found.about(item.queue, item.message_id) }
     end
   end
   private_constant :Coalescer

@@ -45,6 +45,7 @@ module Fila
       @process = Process.pid
       # Closing ends waits to retry, closes feeds and cancels what is under way.
       @closing = Answer.new
+      @has_grants = true
       @lock = Mutex.new
       @feeds = {}.compare_by_identity
       @under_way = {}.compare_by_identity
@@ -53,6 +54,15 @@ module Fila
 
     def inspect
       "#<#{self.class} #{target.inspect}>"
+    end
+
+    # Whether the broker settles grants: yes, until it says that it knows no such call.
+    def grants?
+      @has_grants
+    end
+
+    def forget_grants
+      @has_grants = false
     end
 
     def closed?

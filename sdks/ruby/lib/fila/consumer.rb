@@ -38,8 +38,8 @@ module Fila
     # The next message. nil when the consumer is closed, or when `timeout` seconds passed without
     # one; a later call gets what arrives then.
     def pop(timeout: nil)
-      raw = @feed.pop(timeout)
-      raw && ConsumeMessage.new(raw, @client)
+      raw, frame_size = @feed.pop(timeout)
+      raw && ConsumeMessage.new(raw, @client, frame_size)
     end
 
     # Whether the consumer was closed, by itself or with its client.

@@ -40,6 +40,7 @@ module Fila
       @arrived = ConditionVariable.new
       @wanted = ConditionVariable.new
       @unread = []
+      @frame_size = 0
       @trace = Tracing::NOTHING
       @is_wanted = false
       @is_reading = false
@@ -51,12 +52,13 @@ module Fila
       connection.attach(self)
     end
 
-    # The next message; nil when the feed is closed or some seconds passed without one.
+    # The next message, and how many came in its frame; nil when the feed is closed or some seconds
+    # passed without one.
     def pop(seconds)
       deadline = seconds && (Clock.now + seconds)
       @lock.synchronize do
         until closed?
-          return @unread.shift if @unread.any?
+          return [@unread.shift, @frame_size] if @unread.any?
 
           raise_failure if @failure
 
@@ -150,6 +152,8 @@ module Fila
     def received(frame)
       @lock.synchronize do
         @reconnect.received
+        # Of the frame that is handed out: another is read when nothing is left of it.
+        @frame_size = frame.messages.length if @unread.empty?
         @unread.concat(frame.messages.to_a)
         # A frame without messages does not answer who waits for one.
         @is_wanted &&= @unread.empty?

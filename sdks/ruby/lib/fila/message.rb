@@ -32,12 +32,21 @@ module Fila
     end
   end
 
+  # One failure of a message: when, why (`:nack`, `:expired`, or what dead-lettered it:
+  # `:max_attempts`, `:hook`), and what was said, which the broker cuts to 256 bytes.
+  Failure = Struct.new(:failed_at, :cause, :error, keyword_init: true)
+
   # A message as the broker holds it. `Client#peek` shows these; they cannot be settled.
   class Message
-    def initialize(raw, client = nil)
+    def initialize(raw, client = nil, frame_size = 0)
       @raw = raw
       @client = client
+      @frame_size = frame_size
     end
+
+    # How many messages came together with it; 0 if nobody knows.
+    # @api private
+    attr_reader :frame_size
 
     def id
       @raw.id
@@ -82,6 +91,11 @@ module Fila
       metadata.last_error
     end
 
+    # Its last five failures, oldest first; a redrive keeps them.
+    def failures
+      @failures ||= Values.failures(metadata.failures)
+    end
+
     # A Time, on the broker's clock.
     def enqueued_at
       Moment.of(@raw.timestamps&.enqueued_at)
@@ -110,7 +124,7 @@ module Fila
   class ConsumeMessage < Message
     # Reports that the message was processed; it is gone. Fails as `Client#ack` does.
     def ack
-      @client.ack(queue, id, lease_token:)
+      @client.ack_message(self)
     end
 
     # Reports that processing failed. Fails as `Client#nack` does.

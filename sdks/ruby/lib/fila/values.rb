@@ -20,22 +20,30 @@ module Fila
 
   # One row of the list of queues.
   QueueInfo = Struct.new(
-    :name, :depth, :in_flight, :active_consumers, :delayed, :paused, :dead_letter_of,
+    :name, :depth, :in_flight, :active_consumers, :leader_node_id, :paused, :dead_letter_of,
+    :delayed,
     keyword_init: true
   )
 
-  # One fairness key of a queue.
+  # How much went with a queue.
+  DeletedQueue = Struct.new(:messages, :dead_letters, keyword_init: true)
+
+  # One fairness key of a queue; its `round_position` is nil when it takes no part in the round.
   FairnessKeyStats = Struct.new(
     :key, :pending_count, :current_deficit, :weight, :delivered, :throttled, :paused,
+    :round_position,
     keyword_init: true
   )
 
   # One throttle key: its token bucket and its concurrency limit.
   ThrottleKeyStats = Struct.new(
     :key, :tokens, :rate_per_second, :burst, :passed, :blocked, :concurrency_limit, :in_flight,
-    :paused_until, :waiting,
+    :paused_until, :waiting, :passed_per_second, :blocked_per_second, :pattern, :unset, :paused,
     keyword_init: true
   )
+
+  # Some throttle keys, by key. `total_count` includes those beyond the limit.
+  ThrottlePage = Struct.new(:throttles, :total_count, keyword_init: true)
 
   # What happened in a queue since the broker started.
   QueueCounters = Struct.new(
@@ -52,8 +60,9 @@ module Fila
   # Counts, scheduling state and settings of one queue.
   QueueStats = Struct.new(
     :depth, :in_flight, :active_fairness_keys, :active_consumers, :quantum, :per_key_stats,
-    :per_throttle_stats, :delayed, :paused, :counters, :config, :oldest_pending_age_ms,
-    :dead_letter_of, :consumer_credit, :throttled, :hooks,
+    :per_throttle_stats, :leader_node_id, :replication_count, :counters, :config,
+    :oldest_pending_age_ms, :dead_letter_of, :consumer_credit, :throttled, :hooks, :delayed,
+    :paused, :round_key,
     keyword_init: true
   )
 
@@ -71,7 +80,8 @@ module Fila
 
   # Why a message or a fairness key waits; the reason that decides comes first.
   Explanation = Struct.new(
-    :summary, :reasons, :estimated_at, :fairness_key, :pending_count, :ahead, :state,
+    :summary, :reasons, :estimated_at, :fairness_key, :pending_count, :ahead, :state, :failures,
+    :unset_throttle_keys,
     keyword_init: true
   )
 
@@ -102,7 +112,7 @@ module Fila
     HOOK_ERROR_POLICY = [V1::HookErrorPolicy, "HOOK_ERROR_POLICY_"].freeze
     MESSAGE_STATE = [V1::MessageState, "MESSAGE_STATE_"].freeze
     WAIT_KIND = [V1::WaitKind, "WAIT_KIND_"].freeze
-    PERMISSION = [V1::Permission, "PERMISSION_"].freeze
+    FAILURE_CAUSE = [V1::FailureCause, "FAILURE_CAUSE_"].freeze
 
     module_function
 
@@ -144,16 +154,29 @@ module Fila
     def stats(raw)
       plain(
         QueueStats, raw,
-        per_key_stats: raw.per_key_stats.map { |key| plain(FairnessKeyStats, key) }.freeze,
-        per_throttle_stats: raw.per_throttle_stats.map { |key| throttle_key(key) }.freeze,
+        per_key_stats: raw.per_key_stats.map { |key| fairness_key(key) }.freeze,
+        per_throttle_stats: throttle_keys(raw.per_throttle_stats),
         counters: plain(QueueCounters, raw.counters || V1::QueueCounters.new),
         config: config(raw.config || V1::QueueConfig.new),
         hooks: raw.hooks && plain(HookStats, raw.hooks)
       )
     end
 
-    def throttle_key(raw)
-      plain(ThrottleKeyStats, raw)
+    def fairness_key(raw)
+      round_position = raw.has_round_position? ? raw.round_position : nil
+      plain(FairnessKeyStats, raw, round_position:)
+    end
+
+    def throttle_keys(rows)
+      rows.map { |row| plain(ThrottleKeyStats, row) }.freeze
+    end
+
+    def throttle_page(raw)
+      plain(ThrottlePage, raw, throttles: throttle_keys(raw.throttles))
+    end
+
+    def failures(rows)
+      rows.map { |row| plain(Failure, row, cause: member(FAILURE_CAUSE, row.cause)) }.freeze
     end
 
     def page(raw)
@@ -168,15 +191,17 @@ module Fila
       reasons = raw.reasons.map do |reason|
         plain(WaitReason, reason, kind: member(WAIT_KIND, reason.kind))
       end
-      plain(Explanation, raw, reasons: reasons.freeze, state: member(MESSAGE_STATE, raw.state))
+      plain(
+        Explanation, raw,
+        reasons: reasons.freeze,
+        state: member(MESSAGE_STATE, raw.state),
+        failures: failures(raw.failures),
+        unset_throttle_keys: raw.unset_throttle_keys.to_a.freeze
+      )
     end
 
-    # A permission that a newer broker knows stays readable, by its number.
-    def acl(entries)
-      entries.map do |entry|
-        permission = member(PERMISSION, entry.permission) || entry.permission
-        plain(AclEntry, entry, permission:)
-      end.freeze
+    def acl(permissions)
+      permissions.map { |it| plain(AclEntry, it, permission: it.kind.to_sym) }.freeze
     end
 
     def api_key(raw)

@@ -24,8 +24,9 @@ module Fila
     REASON_PREFIX = "ERROR_REASON_"
 
     # One element of a batch: its bytes on the wire, what an error about it should name, and whether
-    # it may be sent again after a failure that leaves open if it was applied.
-    Item = Struct.new(:data, :queue, :message_id, :is_repeatable)
+    # it may be sent again after a failure that leaves open if it was applied. Of an ack also the
+    # token of its delivery, and how many messages came together with it.
+    Item = Struct.new(:data, :queue, :message_id, :is_repeatable, :lease_token, :frame_size)
 
     # An RPC that takes many items and answers each on its own.
     Batch = Struct.new(:method_path, :response, :read) do
@@ -106,8 +107,11 @@ module Fila
       headers.key?(Tracing::TRACEPARENT) ? headers : trace.merge(headers)
     end
 
-    def ack_item(queue, message_id, lease_token)
-      settle_item(V1::AckRequest, queue, message_id, lease_token)
+    def ack_item(queue, message_id, lease_token, frame_size = 0)
+      item = settle_item(V1::AckRequest, queue, message_id, lease_token)
+      item.lease_token = lease_token.to_s
+      item.frame_size = frame_size
+      item
     end
 
     def nack_item(queue, message_id, error, lease_token, retry_after_ms: nil, throttle_key: nil)

@@ -21,12 +21,12 @@ class ScriptedBroker
 
   CALLS = {
     "FilaService" => %w[
-      Enqueue EnqueueBatch Consume Receive Ack Nack AckBatch NackBatch ExtendLease
+      Enqueue EnqueueBatch Consume Receive Ack Nack AckBatch NackBatch ExtendLease SettleGrants
     ],
     "FilaAdmin" => %w[
       CreateQueue UpdateQueue DeleteQueue ListQueues GetStats Redrive Peek Purge Pause Resume
-      Explain CancelMessage SetConfig GetConfig DeleteConfig ListConfig CreateApiKey RevokeApiKey
-      ListApiKeys SetAcl GetAcl
+      Explain CancelMessage ListThrottles SetConfig GetConfig DeleteConfig ListConfig CreateApiKey
+      RevokeApiKey ListApiKeys SetAcl GetAcl
     ]
   }.freeze
   STREAMS = ["Consume"].freeze

@@ -24,7 +24,7 @@ pub struct Message {
     pub timestamps: ::core::option::Option<MessageTimestamps>,
 }
 /// What the scheduler knows about a message.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MessageMetadata {
     /// The group whose turn the message waits for; "default" when nobody named one.
     #[prost(string, tag = "1")]
@@ -50,6 +50,22 @@ pub struct MessageMetadata {
     /// Tokens taken from each throttle key's bucket; 0 means 1.
     #[prost(uint32, tag = "8")]
     pub throttle_cost: u32,
+    /// The last five failures, oldest first; a redrive keeps them.
+    #[prost(message, repeated, tag = "9")]
+    pub failures: ::prost::alloc::vec::Vec<Failure>,
+}
+/// One failed delivery, or what moved the message to the dead-letter queue.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Failure {
+    /// When it happened, on the broker's wall clock.
+    #[prost(message, optional, tag = "1")]
+    pub failed_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// What kind of failure it was.
+    #[prost(enumeration = "FailureCause", tag = "2")]
+    pub cause: i32,
+    /// What was said about it, cut to 256 bytes.
+    #[prost(string, tag = "3")]
+    pub error: ::prost::alloc::string::String,
 }
 /// When things happened to a message, on the broker's wall clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -86,6 +102,47 @@ pub struct ItemResult {
     /// Set when the item was refused, unset when it was done.
     #[prost(message, optional, tag = "1")]
     pub error: ::core::option::Option<ItemError>,
+}
+/// The kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FailureCause {
+    /// Not set.
+    Unspecified = 0,
+    /// A consumer nacked the delivery.
+    Nack = 1,
+    /// The delivery's lease ran out.
+    Expired = 2,
+    /// Dead-lettered: as many attempts as the queue allows.
+    MaxAttempts = 3,
+    /// Dead-lettered: the on_failure hook said so.
+    Hook = 4,
+}
+impl FailureCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FAILURE_CAUSE_UNSPECIFIED",
+            Self::Nack => "FAILURE_CAUSE_NACK",
+            Self::Expired => "FAILURE_CAUSE_EXPIRED",
+            Self::MaxAttempts => "FAILURE_CAUSE_MAX_ATTEMPTS",
+            Self::Hook => "FAILURE_CAUSE_HOOK",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FAILURE_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "FAILURE_CAUSE_NACK" => Some(Self::Nack),
+            "FAILURE_CAUSE_EXPIRED" => Some(Self::Expired),
+            "FAILURE_CAUSE_MAX_ATTEMPTS" => Some(Self::MaxAttempts),
+            "FAILURE_CAUSE_HOOK" => Some(Self::Hook),
+            _ => None,
+        }
+    }
 }
 /// Why a request, or one item of a batch, was refused. The name without its prefix is the value of
 /// the `fila-reason` trailer on a failed call. SDKs choose their error type by it, never by text.
@@ -355,6 +412,7 @@ pub struct NackRequest {
     #[prost(string, tag = "4")]
     pub lease_token: ::prost::alloc::string::String,
     /// Backpressure, not failure: the message comes back after this time and no attempt is counted.
+    /// 0 gives it back at once, to the place that it had.
     #[prost(uint64, optional, tag = "5")]
     pub retry_after_ms: ::core::option::Option<u64>,
     /// With retry_after_ms: this throttle key lets nothing through, for anybody, until then.
@@ -430,6 +488,97 @@ pub struct ExtendLeaseResult {
     pub error: ::core::option::Option<ItemError>,
     /// When the lease ends now.
     #[prost(message, optional, tag = "2")]
+    pub lease_expires_at: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Many settlements of grants. A grant is what one delivery frame leases: its messages share a lease
+/// token.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleGrantsRequest {
+    /// Each is done or refused on its own. They and the message ids that they except are at most
+    /// `limits.max_batch_messages` together.
+    #[prost(message, repeated, tag = "1")]
+    pub settlements: ::prost::alloc::vec::Vec<GrantSettlement>,
+}
+/// Settles what is left of one grant. Messages of it that were settled before do not count any more;
+/// LEASE_EXPIRED says that none is left.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantSettlement {
+    /// The queue that holds the messages.
+    #[prost(string, tag = "1")]
+    pub queue: ::prost::alloc::string::String,
+    /// The token that the messages were delivered with.
+    #[prost(string, tag = "2")]
+    pub lease_token: ::prost::alloc::string::String,
+    /// Messages that are left alone; those that the grant does not hold are no error.
+    #[prost(string, repeated, tag = "3")]
+    pub except_message_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Do this only if it settles exactly so many messages; otherwise nothing is done, and that is
+    /// LEASE_EXPIRED. 0 settles what is left.
+    #[prost(uint32, tag = "4")]
+    pub expected_messages: u32,
+    /// What to do with them.
+    #[prost(oneof = "grant_settlement::Action", tags = "5, 6, 7")]
+    pub action: ::core::option::Option<grant_settlement::Action>,
+}
+/// Nested message and enum types in `GrantSettlement`.
+pub mod grant_settlement {
+    /// What to do with them.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Action {
+        /// They were processed: they are gone.
+        #[prost(message, tag = "5")]
+        Ack(super::GrantAck),
+        /// Processing failed, or they are given back.
+        #[prost(message, tag = "6")]
+        Nack(super::GrantNack),
+        /// Their leases last longer.
+        #[prost(message, tag = "7")]
+        Extend(super::GrantExtension),
+    }
+}
+/// Settles the messages of a grant as processed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantAck {}
+/// Settles the deliveries of a grant as failed, each as a nack of its own would.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantNack {
+    /// What went wrong, for hooks and for people; at most 4 KiB are kept.
+    #[prost(string, tag = "1")]
+    pub error: ::prost::alloc::string::String,
+    /// Backpressure, not failure: the messages come back after this time and no attempt is counted.
+    /// 0 gives them back at once, to the places that they had.
+    #[prost(uint64, optional, tag = "2")]
+    pub retry_after_ms: ::core::option::Option<u64>,
+    /// With retry_after_ms: this throttle key, which one of the messages carries, lets nothing
+    /// through, for anybody, until then.
+    #[prost(string, tag = "3")]
+    pub throttle_key: ::prost::alloc::string::String,
+}
+/// Prolongs the leases of a grant, counted from now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantExtension {
+    /// They end this long from now; 0 takes the queue's visibility timeout.
+    #[prost(uint64, tag = "1")]
+    pub extend_ms: u64,
+}
+/// One result per settlement, in order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleGrantsResponse {
+    /// As many as there were settlements.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<GrantResult>,
+}
+/// The outcome of one settlement of a grant.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantResult {
+    /// Set when it was refused; nothing was done then.
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<ItemError>,
+    /// How many messages were settled or prolonged.
+    #[prost(uint32, tag = "2")]
+    pub messages: u32,
+    /// When the leases end now; set for an extension.
+    #[prost(message, optional, tag = "3")]
     pub lease_expires_at: ::core::option::Option<::prost_types::Timestamp>,
 }
 /// Generated client implementations.
@@ -726,6 +875,31 @@ pub mod fila_service_client {
                 .insert(GrpcMethod::new("fila.v1.FilaService", "ExtendLease"));
             self.inner.unary(req, path, codec).await
         }
+        /// Acks, nacks or prolongs whole grants: one result per item, in order.
+        pub async fn settle_grants(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SettleGrantsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SettleGrantsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fila.v1.FilaService/SettleGrants",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fila.v1.FilaService", "SettleGrants"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// The settings of a queue. Zero and empty mean the default named with each field.
@@ -785,8 +959,11 @@ pub struct CreateQueueRequest {
 /// The queue exists.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateQueueResponse {
-    /// The name of the dead-letter queue that was created with it.
+    /// What names the queue in other calls: its name.
     #[prost(string, tag = "1")]
+    pub queue_id: ::prost::alloc::string::String,
+    /// The name of the dead-letter queue that was created with it.
+    #[prost(string, tag = "2")]
     pub dead_letter_queue: ::prost::alloc::string::String,
 }
 /// Changes a queue's settings.
@@ -815,10 +992,20 @@ pub struct DeleteQueueRequest {
     /// The queue.
     #[prost(string, tag = "1")]
     pub queue: ::prost::alloc::string::String,
+    /// Leave its dead-letter queue in place; it can then be deleted by its own name.
+    #[prost(bool, tag = "2")]
+    pub keep_dead_letters: bool,
 }
 /// The queue is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeleteQueueResponse {}
+pub struct DeleteQueueResponse {
+    /// How many messages went with it, leased and delayed ones included.
+    #[prost(uint64, tag = "1")]
+    pub messages: u64,
+    /// How many dead letters went with it.
+    #[prost(uint64, tag = "2")]
+    pub dead_letters: u64,
+}
 /// Lists queues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListQueuesRequest {}
@@ -828,6 +1015,9 @@ pub struct ListQueuesResponse {
     /// One row per queue.
     #[prost(message, repeated, tag = "1")]
     pub queues: ::prost::alloc::vec::Vec<QueueInfo>,
+    /// Brokers in the cluster; 0 outside one.
+    #[prost(uint32, tag = "2")]
+    pub cluster_node_count: u32,
 }
 /// One row of the list of queues.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -844,15 +1034,31 @@ pub struct QueueInfo {
     /// Open consume streams.
     #[prost(uint32, tag = "4")]
     pub active_consumers: u32,
-    /// Messages that wait for their time.
+    /// The broker that leads the queue; 0 outside a cluster.
     #[prost(uint64, tag = "5")]
-    pub delayed: u64,
+    pub leader_node_id: u64,
     /// True while the whole queue is paused.
     #[prost(bool, tag = "6")]
     pub paused: bool,
     /// The queue that these dead letters came from; empty for an ordinary queue.
     #[prost(string, tag = "7")]
     pub dead_letter_of: ::prost::alloc::string::String,
+    /// Messages that wait for their time.
+    #[prost(uint64, tag = "8")]
+    pub delayed: u64,
+    /// What happened since the broker started.
+    #[prost(message, optional, tag = "9")]
+    pub counters: ::core::option::Option<QueueCounters>,
+    /// How long the message that could be delivered first had been waiting when the broker last
+    /// looked, which it does every few seconds; 0 when there was none.
+    #[prost(uint64, tag = "10")]
+    pub oldest_pending_age_ms: u64,
+    /// Waiting messages that a throttle key held back when the broker last looked.
+    #[prost(uint64, tag = "11")]
+    pub throttled: u64,
+    /// Messages in the queue's dead-letter queue.
+    #[prost(uint64, tag = "12")]
+    pub dead_letters: u64,
 }
 /// Asks for one queue's stats.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -888,12 +1094,12 @@ pub struct GetStatsResponse {
     /// The throttle keys that this queue's waiting messages carry, with their buckets.
     #[prost(message, repeated, tag = "7")]
     pub per_throttle_stats: ::prost::alloc::vec::Vec<PerThrottleKeyStats>,
-    /// Messages that wait for their time.
+    /// The broker that leads the queue; 0 outside a cluster.
     #[prost(uint64, tag = "8")]
-    pub delayed: u64,
-    /// True while the whole queue is paused.
-    #[prost(bool, tag = "9")]
-    pub paused: bool,
+    pub leader_node_id: u64,
+    /// Brokers that hold a copy of the queue; 0 outside a cluster.
+    #[prost(uint32, tag = "9")]
+    pub replication_count: u32,
     /// What happened since the broker started.
     #[prost(message, optional, tag = "10")]
     pub counters: ::core::option::Option<QueueCounters>,
@@ -915,6 +1121,56 @@ pub struct GetStatsResponse {
     /// State of the queue's hooks; unset when it has none.
     #[prost(message, optional, tag = "16")]
     pub hooks: ::core::option::Option<HookStats>,
+    /// Messages that wait for their time.
+    #[prost(uint64, tag = "17")]
+    pub delayed: u64,
+    /// True while the whole queue is paused.
+    #[prost(bool, tag = "18")]
+    pub paused: bool,
+    /// The fairness key whose turn it is; empty when none takes part in the round.
+    #[prost(string, tag = "19")]
+    pub round_key: ::prost::alloc::string::String,
+    /// The open consume streams, those with most leased messages first; 100 at most.
+    #[prost(message, repeated, tag = "20")]
+    pub consumers: ::prost::alloc::vec::Vec<ConsumerStats>,
+    /// What deliveries have waited for since the broker started, by cause.
+    #[prost(message, repeated, tag = "21")]
+    pub waits: ::prost::alloc::vec::Vec<WaitStats>,
+}
+/// One open consume stream.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConsumerStats {
+    /// Tells the stream from others while the broker runs.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Messages that it has leased.
+    #[prost(uint32, tag = "2")]
+    pub in_flight: u32,
+    /// Messages that it may lease further now.
+    #[prost(uint32, tag = "3")]
+    pub credit: u32,
+    /// The most messages in one of its frames.
+    #[prost(uint32, tag = "4")]
+    pub max_batch: u32,
+    /// The API key that opened it; empty when keys are off.
+    #[prost(string, tag = "5")]
+    pub key_id: ::prost::alloc::string::String,
+}
+/// How long deliveries waited for one cause.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitStats {
+    /// turn, throttle, concurrency, pause, delay or no_consumer.
+    #[prost(string, tag = "1")]
+    pub cause: ::prost::alloc::string::String,
+    /// Deliveries that waited for it.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    /// Half of them waited for it no longer than this.
+    #[prost(uint64, tag = "3")]
+    pub p50_ms: u64,
+    /// 95 of 100 waited for it no longer than this.
+    #[prost(uint64, tag = "4")]
+    pub p95_ms: u64,
 }
 /// What happened in a queue since the broker started.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -987,6 +1243,41 @@ pub struct PerFairnessKeyStats {
     /// True while the key is paused.
     #[prost(bool, tag = "7")]
     pub paused: bool,
+    /// Its place in the round, 0 when it is its turn now; unset when it does not take part.
+    #[prost(uint32, optional, tag = "8")]
+    pub round_position: ::core::option::Option<u32>,
+    /// What happened with this key since the broker began to count it by itself, which it does for the
+    /// busiest keys; unset for others.
+    #[prost(message, optional, tag = "9")]
+    pub traffic: ::core::option::Option<KeyTraffic>,
+}
+/// What happened with the messages of one fairness key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyTraffic {
+    /// Messages accepted, redriven ones included.
+    #[prost(uint64, tag = "1")]
+    pub enqueued: u64,
+    /// Deliveries made.
+    #[prost(uint64, tag = "2")]
+    pub delivered: u64,
+    /// Messages acked.
+    #[prost(uint64, tag = "3")]
+    pub acked: u64,
+    /// Deliveries nacked.
+    #[prost(uint64, tag = "4")]
+    pub nacked: u64,
+    /// Messages moved to the dead-letter queue.
+    #[prost(uint64, tag = "5")]
+    pub dead_lettered: u64,
+    /// Messages that came back after a failed or expired delivery.
+    #[prost(uint64, tag = "6")]
+    pub retried: u64,
+    /// Half of the deliveries came no longer than this after their enqueue.
+    #[prost(uint64, tag = "7")]
+    pub wait_p50_ms: u64,
+    /// 95 of 100 deliveries came no longer than this after their enqueue.
+    #[prost(uint64, tag = "8")]
+    pub wait_p95_ms: u64,
 }
 /// One throttle key: its token bucket and its concurrency limit.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1021,6 +1312,44 @@ pub struct PerThrottleKeyStats {
     /// Waiting messages with this key.
     #[prost(uint64, tag = "10")]
     pub waiting: u64,
+    /// Deliveries per second that took tokens, of late.
+    #[prost(double, tag = "11")]
+    pub passed_per_second: f64,
+    /// Times per second that a lane was parked, of late.
+    #[prost(double, tag = "12")]
+    pub blocked_per_second: f64,
+    /// The pattern whose setting applies; empty for a setting of its own, or none.
+    #[prost(string, tag = "13")]
+    pub pattern: ::prost::alloc::string::String,
+    /// True for a key in use that nobody configured.
+    #[prost(bool, tag = "14")]
+    pub unset: bool,
+    /// True while an operator has paused the key; with a duration, `paused_until` says how long.
+    #[prost(bool, tag = "15")]
+    pub paused: bool,
+}
+/// Lists throttle keys.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListThrottlesRequest {
+    /// Only keys that start with this; empty means all.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// Only keys in use that nobody configured.
+    #[prost(bool, tag = "2")]
+    pub unset: bool,
+    /// The most keys to return; 0 means 1000.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
+/// Throttle keys by key.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListThrottlesResponse {
+    /// One row per key.
+    #[prost(message, repeated, tag = "1")]
+    pub throttles: ::prost::alloc::vec::Vec<PerThrottleKeyStats>,
+    /// How many there are, those beyond the limit included.
+    #[prost(uint64, tag = "2")]
+    pub total_count: u64,
 }
 /// Moves dead letters back.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1116,7 +1445,7 @@ pub struct PurgeResponse {
     #[prost(uint64, tag = "1")]
     pub purged: u64,
 }
-/// Stops deliveries.
+/// Stops deliveries: from a queue, or with a throttle key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PauseRequest {
     /// The queue.
@@ -1125,6 +1454,12 @@ pub struct PauseRequest {
     /// Only this fairness key; empty means the whole queue.
     #[prost(string, tag = "2")]
     pub fairness_key: ::prost::alloc::string::String,
+    /// Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+    #[prost(string, tag = "3")]
+    pub throttle_key: ::prost::alloc::string::String,
+    /// With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+    #[prost(uint64, tag = "4")]
+    pub duration_ms: u64,
 }
 /// Deliveries have stopped; leased messages can still be settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1138,6 +1473,10 @@ pub struct ResumeRequest {
     /// Only this fairness key; empty means the whole queue.
     #[prost(string, tag = "2")]
     pub fairness_key: ::prost::alloc::string::String,
+    /// The throttle key, whoever paused it: an operator, or a consumer that reported backpressure.
+    /// Excludes queue and fairness_key.
+    #[prost(string, tag = "3")]
+    pub throttle_key: ::prost::alloc::string::String,
 }
 /// Deliveries go on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1179,6 +1518,12 @@ pub struct ExplainResponse {
     /// The message's state; unspecified when a key was asked about.
     #[prost(enumeration = "MessageState", tag = "7")]
     pub state: i32,
+    /// The message's last five failures, oldest first; empty when a key was asked about.
+    #[prost(message, repeated, tag = "8")]
+    pub failures: ::prost::alloc::vec::Vec<Failure>,
+    /// The throttle keys it carries that nobody configured.
+    #[prost(string, repeated, tag = "9")]
+    pub unset_throttle_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// One reason to wait.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1215,18 +1560,23 @@ pub struct CancelMessageRequest {
 /// The message is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelMessageResponse {}
-/// Sets one runtime configuration entry.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// Sets runtime configuration: one entry by key and value, or several by entries.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetConfigRequest {
     /// 1 to 512 characters. `throttle:<key>:rate`, `throttle:<key>:burst`, `throttle.<key>`,
     /// `concurrency:<key>:limit` and `weight:<queue>:<key>` act on the scheduler; hooks read any key.
+    /// A throttle or fairness key in these names may end in `*`: every key that matches gets the
+    /// setting, a setting of its own wins, and so does a longer pattern.
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    /// At most 64 KiB.
+    /// At most 64 KiB; empty removes the entry.
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
+    /// Set together, all or none. Excludes key and value.
+    #[prost(message, repeated, tag = "3")]
+    pub entries: ::prost::alloc::vec::Vec<ConfigEntry>,
 }
-/// The entry is in force and stored.
+/// The entries are in force and stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetConfigResponse {}
 /// Reads one entry.
@@ -1280,12 +1630,13 @@ pub struct ConfigEntry {
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
 }
-/// One permission on one pattern.
+/// What an API key may do on a pattern of queue names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AclEntry {
-    /// What is allowed.
-    #[prost(enumeration = "Permission", tag = "1")]
-    pub permission: i32,
+pub struct AclPermission {
+    /// "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+    /// in FilaAdmin that names a matching queue.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
     /// `orders` for one queue, `orders.*` for names that start with "orders.", `*` for all.
     #[prost(string, tag = "2")]
     pub pattern: ::prost::alloc::string::String,
@@ -1296,15 +1647,15 @@ pub struct CreateApiKeyRequest {
     /// A name for people, 1 to 100 characters.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The key stops working at this time; unset means never.
-    #[prost(message, optional, tag = "2")]
-    pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// The key stops working at this time, in milliseconds since 1970; 0 means never.
+    #[prost(uint64, tag = "2")]
+    pub expires_at_ms: u64,
     /// True for a key that may do everything, other keys included.
     #[prost(bool, tag = "3")]
     pub superadmin: bool,
     /// What the key may do; never more than the caller's own key.
     #[prost(message, repeated, tag = "4")]
-    pub acl: ::prost::alloc::vec::Vec<AclEntry>,
+    pub acl: ::prost::alloc::vec::Vec<AclPermission>,
 }
 /// The key was created.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1356,7 +1707,7 @@ pub struct ApiKeyInfo {
     pub superadmin: bool,
     /// What it may do.
     #[prost(message, repeated, tag = "6")]
-    pub acl: ::prost::alloc::vec::Vec<AclEntry>,
+    pub acl: ::prost::alloc::vec::Vec<AclPermission>,
 }
 /// Replaces an API key's permissions.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1366,7 +1717,7 @@ pub struct SetAclRequest {
     pub key_id: ::prost::alloc::string::String,
     /// What it may do from now on; never more than the caller's own key.
     #[prost(message, repeated, tag = "2")]
-    pub acl: ::prost::alloc::vec::Vec<AclEntry>,
+    pub acl: ::prost::alloc::vec::Vec<AclPermission>,
 }
 /// The permissions are in force.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1383,10 +1734,139 @@ pub struct GetAclRequest {
 pub struct GetAclResponse {
     /// What it may do.
     #[prost(message, repeated, tag = "1")]
-    pub acl: ::prost::alloc::vec::Vec<AclEntry>,
+    pub acl: ::prost::alloc::vec::Vec<AclPermission>,
     /// True for a key that may do everything.
     #[prost(bool, tag = "2")]
     pub superadmin: bool,
+}
+/// Asks how the broker is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetStatusRequest {}
+/// How the broker is doing.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetStatusResponse {
+    /// The broker's version.
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    /// When it started.
+    #[prost(message, optional, tag = "2")]
+    pub started_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// What it is to others: "single" outside a cluster.
+    #[prost(string, tag = "3")]
+    pub role: ::prost::alloc::string::String,
+    /// The directory that it keeps its messages in.
+    #[prost(string, tag = "4")]
+    pub data_dir: ::prost::alloc::string::String,
+    /// When writes are made durable: always, interval or never.
+    #[prost(string, tag = "5")]
+    pub sync: ::prost::alloc::string::String,
+    /// The size of the volume that holds the directory.
+    #[prost(uint64, tag = "6")]
+    pub disk_total_bytes: u64,
+    /// What is free on it.
+    #[prost(uint64, tag = "7")]
+    pub disk_free_bytes: u64,
+    /// Enqueues are refused while less than this is free.
+    #[prost(uint64, tag = "8")]
+    pub disk_floor_bytes: u64,
+    /// True while enqueues are refused for want of space.
+    #[prost(bool, tag = "9")]
+    pub disk_low: bool,
+    /// The log's size.
+    #[prost(uint64, tag = "10")]
+    pub log_bytes: u64,
+    /// The tables' size.
+    #[prost(uint64, tag = "11")]
+    pub table_bytes: u64,
+    /// What is in write buffers and not in tables yet.
+    #[prost(uint64, tag = "12")]
+    pub buffer_bytes: u64,
+    /// What waits to be merged, as RocksDB estimates it.
+    #[prost(uint64, tag = "13")]
+    pub compaction_bytes: u64,
+    /// Memory that the process holds.
+    #[prost(uint64, tag = "14")]
+    pub memory_bytes: u64,
+    /// Bodies of waiting messages that are held in memory.
+    #[prost(uint64, tag = "15")]
+    pub hot_bytes: u64,
+    /// Requests that wait to be handled.
+    #[prost(uint64, tag = "16")]
+    pub inbox_bytes: u64,
+    /// Open connections.
+    #[prost(uint32, tag = "17")]
+    pub connections: u32,
+    /// Connections beyond this are refused.
+    #[prost(uint32, tag = "18")]
+    pub max_connections: u32,
+    /// Open consume streams.
+    #[prost(uint32, tag = "19")]
+    pub consumers: u32,
+    /// Queues, dead-letter queues included.
+    #[prost(uint32, tag = "20")]
+    pub queues: u32,
+    /// Messages, wherever they are, dead letters included.
+    #[prost(uint64, tag = "21")]
+    pub messages: u64,
+    /// Dead letters.
+    #[prost(uint64, tag = "22")]
+    pub dead_letters: u64,
+    /// Where the dashboard is; empty when it is off.
+    #[prost(string, tag = "23")]
+    pub http_addr: ::prost::alloc::string::String,
+    /// What is wrong, worst first; 100 at most.
+    #[prost(message, repeated, tag = "24")]
+    pub troubles: ::prost::alloc::vec::Vec<Trouble>,
+}
+/// Something that is wrong, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Trouble {
+    /// How bad it is.
+    #[prost(enumeration = "Severity", tag = "1")]
+    pub severity: i32,
+    /// A word for programs: disk_low, backlog, no_consumers, throttled, dead_letters, hooks_failing,
+    /// leases_expire, paused and the like.
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// The queue that it concerns; empty for the broker.
+    #[prost(string, tag = "3")]
+    pub queue: ::prost::alloc::string::String,
+    /// What is wrong, in a sentence.
+    #[prost(string, tag = "4")]
+    pub what: ::prost::alloc::string::String,
+    /// What to do, in a sentence.
+    #[prost(string, tag = "5")]
+    pub remedy: ::prost::alloc::string::String,
+}
+/// Copies the store.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupRequest {
+    /// A directory on the broker's machine, inside `storage.backup_dir`. It may hold an earlier
+    /// backup: then files that are the same are not copied again.
+    #[prost(string, tag = "1")]
+    pub directory: ::prost::alloc::string::String,
+}
+/// How a backup is getting on. The last one says what was made.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupResponse {
+    /// What is being done: checkpoint, copy, verify, done.
+    #[prost(string, tag = "1")]
+    pub phase: ::prost::alloc::string::String,
+    /// Bytes of the phase that are done.
+    #[prost(uint64, tag = "2")]
+    pub done_bytes: u64,
+    /// Bytes of the phase in all.
+    #[prost(uint64, tag = "3")]
+    pub total_bytes: u64,
+    /// Where the backup is, once it is done.
+    #[prost(string, tag = "4")]
+    pub path: ::prost::alloc::string::String,
+    /// Messages in it, once it is done.
+    #[prost(uint64, tag = "5")]
+    pub messages: u64,
+    /// Bytes that were copied and not shared with an earlier backup, once it is done.
+    #[prost(uint64, tag = "6")]
+    pub copied_bytes: u64,
 }
 /// What to do with a message whose on_enqueue hook fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1519,39 +1999,39 @@ impl WaitKind {
         }
     }
 }
-/// What an API key may be allowed to do on a pattern of queue names.
+/// How bad a trouble is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
-pub enum Permission {
-    /// Not set.
+pub enum Severity {
+    /// Not said.
     Unspecified = 0,
-    /// Enqueue.
-    Produce = 1,
-    /// Consume, receive, settle and extend.
-    Consume = 2,
-    /// Everything in FilaAdmin that names a matching queue.
-    Admin = 3,
+    /// Worth a look.
+    Notice = 1,
+    /// Somebody's messages wait longer than they should, or will soon.
+    Warning = 2,
+    /// Messages are refused or do not move.
+    Critical = 3,
 }
-impl Permission {
+impl Severity {
     /// String value of the enum field names used in the ProtoBuf definition.
     ///
     /// The values are not transformed in any way and thus are considered stable
     /// (if the ProtoBuf definition does not change) and safe for programmatic use.
     pub fn as_str_name(&self) -> &'static str {
         match self {
-            Self::Unspecified => "PERMISSION_UNSPECIFIED",
-            Self::Produce => "PERMISSION_PRODUCE",
-            Self::Consume => "PERMISSION_CONSUME",
-            Self::Admin => "PERMISSION_ADMIN",
+            Self::Unspecified => "SEVERITY_UNSPECIFIED",
+            Self::Notice => "SEVERITY_NOTICE",
+            Self::Warning => "SEVERITY_WARNING",
+            Self::Critical => "SEVERITY_CRITICAL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
-            "PERMISSION_UNSPECIFIED" => Some(Self::Unspecified),
-            "PERMISSION_PRODUCE" => Some(Self::Produce),
-            "PERMISSION_CONSUME" => Some(Self::Consume),
-            "PERMISSION_ADMIN" => Some(Self::Admin),
+            "SEVERITY_UNSPECIFIED" => Some(Self::Unspecified),
+            "SEVERITY_NOTICE" => Some(Self::Notice),
+            "SEVERITY_WARNING" => Some(Self::Warning),
+            "SEVERITY_CRITICAL" => Some(Self::Critical),
             _ => None,
         }
     }
@@ -1687,7 +2167,7 @@ pub mod fila_admin_client {
                 .insert(GrpcMethod::new("fila.v1.FilaAdmin", "UpdateQueue"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes a queue, its messages and every trace of them on disk.
+        /// Removes a queue, its dead letters and every trace of them on disk.
         pub async fn delete_queue(
             &mut self,
             request: impl tonic::IntoRequest<super::DeleteQueueRequest>,
@@ -1824,7 +2304,8 @@ pub mod fila_admin_client {
             req.extensions_mut().insert(GrpcMethod::new("fila.v1.FilaAdmin", "Purge"));
             self.inner.unary(req, path, codec).await
         }
-        /// Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+        /// Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+        /// queues; enqueueing goes on.
         pub async fn pause(
             &mut self,
             request: impl tonic::IntoRequest<super::PauseRequest>,
@@ -1911,7 +2392,32 @@ pub mod fila_admin_client {
                 .insert(GrpcMethod::new("fila.v1.FilaAdmin", "CancelMessage"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sets one runtime configuration entry.
+        /// Lists throttle keys that are configured or in use, by key.
+        pub async fn list_throttles(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListThrottlesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListThrottlesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fila.v1.FilaAdmin/ListThrottles",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fila.v1.FilaAdmin", "ListThrottles"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sets one runtime configuration entry, or several together.
         pub async fn set_config(
             &mut self,
             request: impl tonic::IntoRequest<super::SetConfigRequest>,
@@ -2010,6 +2516,53 @@ pub mod fila_admin_client {
             req.extensions_mut()
                 .insert(GrpcMethod::new("fila.v1.FilaAdmin", "ListConfig"));
             self.inner.unary(req, path, codec).await
+        }
+        /// Says how the broker is doing, what is wrong with it, and what to do about it.
+        pub async fn get_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fila.v1.FilaAdmin/GetStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fila.v1.FilaAdmin", "GetStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+        pub async fn backup(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BackupResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/fila.v1.FilaAdmin/Backup");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("fila.v1.FilaAdmin", "Backup"));
+            self.inner.server_streaming(req, path, codec).await
         }
         /// Creates an API key and returns its secret, once.
         pub async fn create_api_key(

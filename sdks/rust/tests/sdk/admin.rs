@@ -5,16 +5,17 @@ use std::fmt::Debug;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fila::{
-    AclEntry, ApiKeyOptions, Client, ErrorKind, HookErrorPolicy, MessageState, PeekOptions,
-    Permission, QueueSettings, RedriveOptions, Subject, WaitKind,
+    Client, DeletedQueue, ErrorKind, FailureCause, HookErrorPolicy, MessageState, PeekOptions,
+    QueueSettings, RedriveOptions, Subject, WaitKind,
 };
 use prost::Message;
 
 use crate::broker::{Broker, message};
 use crate::proto;
+use crate::throttle::{is_read_in_full, throttle};
 
 /// The request of the one call that was made.
-fn sent<T: Message + Default>(broker: &Broker, method: &str) -> T {
+pub fn sent<T: Message + Default>(broker: &Broker, method: &str) -> T {
     let seen = broker.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].method, method);
@@ -22,7 +23,7 @@ fn sent<T: Message + Default>(broker: &Broker, method: &str) -> T {
 }
 
 /// Makes one call of a broker that gives one answer; returns both sides of it.
-async fn exchange<Req, T, Fut>(
+pub async fn exchange<Req, T, Fut>(
     method: &str,
     answer: impl Message + Clone + 'static,
     call: impl Fn(Client) -> Fut,
@@ -39,7 +40,7 @@ where
     (sent(&broker, method), result)
 }
 
-fn at(seconds: i64) -> Option<prost_types::Timestamp> {
+pub fn at(seconds: i64) -> Option<prost_types::Timestamp> {
     Some(prost_types::Timestamp { seconds, nanos: 0 })
 }
 
@@ -81,7 +82,10 @@ fn all_config() -> proto::QueueConfig {
 
 #[tokio::test]
 async fn create_queue_sends_every_setting_and_returns_the_dead_letter_queue() {
-    let answer = proto::CreateQueueResponse { dead_letter_queue: "orders.dlq".to_owned() };
+    let answer = proto::CreateQueueResponse {
+        queue_id: "orders".to_owned(),
+        dead_letter_queue: "orders.dlq".to_owned(),
+    };
     let (request, letters): (proto::CreateQueueRequest, _) =
         exchange("CreateQueue", answer, |client| async move {
             client.create_queue("orders", all_settings()).await
@@ -123,11 +127,14 @@ async fn list_queues_reads_every_row() {
         depth: 1,
         in_flight: 2,
         active_consumers: 3,
-        delayed: 4,
+        leader_node_id: 4,
         paused: true,
         dead_letter_of: "orders".to_owned(),
+        delayed: 5,
+        ..Default::default()
     };
-    let answer = proto::ListQueuesResponse { queues: vec![row.clone(), row] };
+    let answer =
+        proto::ListQueuesResponse { queues: vec![row.clone(), row], cluster_node_count: 3 };
     let (_, queues): (proto::ListQueuesRequest, _) =
         exchange("ListQueues", answer, |client| async move { client.list_queues().await }).await;
     let expected = fila::QueueInfo {
@@ -135,11 +142,30 @@ async fn list_queues_reads_every_row() {
         depth: 1,
         in_flight: 2,
         active_consumers: 3,
-        delayed: 4,
+        leader_node_id: 4,
         paused: true,
         dead_letter_of: "orders".to_owned(),
+        delayed: 5,
     };
     assert_eq!(queues, [expected.clone(), expected]);
+}
+
+fn failures() -> Vec<proto::Failure> {
+    let first = proto::Failure {
+        failed_at: at(5),
+        cause: proto::FailureCause::MaxAttempts.into(),
+        error: "boom".to_owned(),
+    };
+    vec![first, proto::Failure { cause: 99, ..Default::default() }]
+}
+
+fn read_failures() -> Vec<fila::Failure> {
+    let first = fila::Failure {
+        failed_at: Some(UNIX_EPOCH + Duration::from_secs(5)),
+        cause: Some(FailureCause::MaxAttempts),
+        error: "boom".to_owned(),
+    };
+    vec![first, fila::Failure { failed_at: None, cause: None, error: String::new() }]
 }
 
 fn all_stats() -> proto::GetStatsResponse {
@@ -151,29 +177,23 @@ fn all_stats() -> proto::GetStatsResponse {
         delivered: 4,
         throttled: 5,
         paused: true,
+        round_position: None,
+        ..Default::default()
     };
-    let throttle = proto::PerThrottleKeyStats {
-        key: "mail".to_owned(),
-        tokens: 0.5,
-        rate_per_second: 1.5,
-        burst: 2.5,
-        passed: 1,
-        blocked: 2,
-        concurrency_limit: 3,
-        in_flight: 4,
-        paused_until: at(5),
-        waiting: 6,
-    };
+    let turn = proto::PerFairnessKeyStats { round_position: Some(0), ..key.clone() };
     proto::GetStatsResponse {
         depth: 1,
         in_flight: 2,
         active_fairness_keys: 3,
         active_consumers: 4,
         quantum: 5,
-        per_key_stats: vec![key],
-        per_throttle_stats: vec![throttle],
+        per_key_stats: vec![key, turn],
+        per_throttle_stats: vec![throttle()],
+        leader_node_id: 10,
+        replication_count: 11,
         delayed: 6,
         paused: true,
+        round_key: "acme".to_owned(),
         counters: Some(proto::QueueCounters {
             enqueued: 1,
             delivered: 2,
@@ -196,6 +216,7 @@ fn all_stats() -> proto::GetStatsResponse {
             circuit_open: true,
             last_error: "boom".to_owned(),
         }),
+        ..Default::default()
     }
 }
 
@@ -212,16 +233,14 @@ async fn stats_are_read_in_full() {
     assert_eq!((stats.active_consumers, stats.quantum, stats.delayed), (4, 5, 6));
     assert_eq!((stats.consumer_credit, stats.throttled, stats.paused), (8, 9, true));
     assert_eq!(stats.oldest_pending_age, Duration::from_millis(7));
-    assert_eq!(stats.dead_letter_of, "parent");
+    assert_eq!((stats.dead_letter_of.as_str(), stats.round_key.as_str()), ("parent", "acme"));
+    assert_eq!((stats.leader_node_id, stats.replication_count), (10, 11));
+    let positions: Vec<_> = stats.per_key_stats.iter().map(|key| key.round_position).collect();
+    assert_eq!(positions, [None, Some(0)]);
     let key = &stats.per_key_stats[0];
     assert_eq!((key.key.as_str(), key.current_deficit, key.paused), ("acme", -2, true));
     assert_eq!((key.pending_count, key.weight, key.delivered, key.throttled), (1, 3, 4, 5));
-    let throttle = &stats.per_throttle_stats[0];
-    assert_eq!(throttle.key, "mail");
-    assert_eq!((throttle.tokens, throttle.rate_per_second, throttle.burst), (0.5, 1.5, 2.5));
-    assert_eq!((throttle.passed, throttle.blocked, throttle.waiting), (1, 2, 6));
-    assert_eq!((throttle.concurrency_limit, throttle.in_flight), (3, 4));
-    assert_eq!(throttle.paused_until, Some(UNIX_EPOCH + Duration::from_secs(5)));
+    is_read_in_full(&stats.per_throttle_stats[0]);
     let counters = &stats.counters;
     assert_eq!((counters.enqueued, counters.delivered, counters.acked), (1, 2, 3));
     assert_eq!((counters.nacked, counters.expired, counters.dead_lettered), (4, 5, 6));
@@ -234,8 +253,10 @@ async fn stats_are_read_in_full() {
 
 #[tokio::test]
 async fn peek_shows_messages_and_where_they_are() {
+    let mut failed = message("m-1");
+    failed.metadata.as_mut().unwrap().failures = failures();
     let row = proto::PeekedMessage {
-        message: Some(message("m-1")),
+        message: Some(failed),
         state: proto::MessageState::Delayed.into(),
         position: 5,
     };
@@ -266,6 +287,7 @@ async fn peek_shows_messages_and_where_they_are() {
     assert_eq!(request, expected);
     assert_eq!((page.next_position, page.end_position), (6, 9));
     assert_eq!((page.messages[0].message.id.as_str(), page.messages[0].position), ("m-1", 5));
+    assert_eq!(page.messages[0].message.failures, read_failures());
     assert_eq!(page.messages[0].state, Some(MessageState::Delayed));
     assert_eq!(page.messages[1].state, None);
 }
@@ -315,18 +337,33 @@ async fn calls_without_an_answer_name_what_they_are_about() {
         })
         .await;
     assert_eq!((request.queue.as_str(), request.fairness_key.as_str()), ("orders", ""));
-    let (request, ()): (proto::DeleteQueueRequest, _) =
-        exchange("DeleteQueue", proto::DeleteQueueResponse {}, |client| async move {
-            client.delete_queue("orders").await
-        })
-        .await;
-    assert_eq!(request.queue, "orders");
     let (request, ()): (proto::CancelMessageRequest, _) =
         exchange("CancelMessage", proto::CancelMessageResponse {}, |client| async move {
             client.cancel("orders", "m-1").await
         })
         .await;
     assert_eq!((request.queue.as_str(), request.message_id.as_str()), ("orders", "m-1"));
+}
+
+#[tokio::test]
+async fn delete_queue_counts_what_went() {
+    let answer = proto::DeleteQueueResponse { messages: 3, dead_letters: 2 };
+    let gone = DeletedQueue { messages: 3, dead_letters: 2 };
+    let (request, deleted): (proto::DeleteQueueRequest, _) = exchange(
+        "DeleteQueue",
+        answer,
+        |client| async move { client.delete_queue("orders").await },
+    )
+    .await;
+    assert_eq!((request.queue.as_str(), request.keep_dead_letters), ("orders", false));
+    assert_eq!(deleted, gone);
+    let (request, deleted): (proto::DeleteQueueRequest, _) =
+        exchange("DeleteQueue", answer, |client| async move {
+            client.delete_queue_keeping_dead_letters("orders").await
+        })
+        .await;
+    assert_eq!((request.queue.as_str(), request.keep_dead_letters), ("orders", true));
+    assert_eq!(deleted, gone);
 }
 
 #[tokio::test]
@@ -347,6 +384,8 @@ async fn explain_asks_about_a_key_or_a_message_and_reads_every_reason() {
         pending_count: 5,
         ahead: 6,
         state: proto::MessageState::Pending.into(),
+        failures: failures(),
+        unset_throttle_keys: vec!["mail".to_owned(), "sms".to_owned()],
     };
     let (request, found): (proto::ExplainRequest, _) =
         exchange("Explain", answer.clone(), |client| async move {
@@ -358,6 +397,8 @@ async fn explain_asks_about_a_key_or_a_message_and_reads_every_reason() {
     assert_eq!((found.pending_count, found.ahead), (5, 6));
     assert_eq!(found.estimated_at, Some(UNIX_EPOCH + Duration::from_secs(4)));
     assert_eq!(found.state, Some(MessageState::Pending));
+    assert_eq!(found.failures, read_failures());
+    assert_eq!(found.unset_throttle_keys, ["mail", "sms"]);
     let kinds: Vec<_> = found.reasons.iter().map(|reason| reason.kind).collect();
     assert_eq!(kinds, [Some(WaitKind::Throttled), None]);
     let first = &found.reasons[0];
@@ -381,6 +422,17 @@ async fn configuration_is_set_read_listed_and_deleted() {
         })
         .await;
     assert_eq!((request.key.as_str(), request.value.as_str()), ("key", "value"));
+    let (request, ()): (proto::SetConfigRequest, _) =
+        exchange("SetConfig", proto::SetConfigResponse {}, |client| async move {
+            client.set_config_all([("rate", "5"), ("burst", "")]).await
+        })
+        .await;
+    let entry = |key: &str, value: &str| proto::ConfigEntry {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    let entries = vec![entry("rate", "5"), entry("burst", "")];
+    assert_eq!(request, proto::SetConfigRequest { entries, ..Default::default() });
     let answer = proto::GetConfigResponse { value: "value".to_owned() };
     let (_, value): (proto::GetConfigRequest, _) =
         exchange("GetConfig", answer, |client| async move { client.get_config("key").await }).await;
@@ -398,79 +450,6 @@ async fn configuration_is_set_read_listed_and_deleted() {
         exchange("ListConfig", answer, |client| async move { client.list_config("x").await }).await;
     assert_eq!(request.prefix, "x");
     assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a", "b"]);
-}
-
-#[tokio::test]
-async fn api_keys_are_created_listed_and_revoked() {
-    let answer =
-        proto::CreateApiKeyResponse { key_id: "k-1".to_owned(), secret: "s3cret".to_owned() };
-    let (request, key): (proto::CreateApiKeyRequest, _) =
-        exchange("CreateApiKey", answer, |client| async move {
-            let options = ApiKeyOptions {
-                name: "ci".to_owned(),
-                acl: vec![AclEntry::new(Permission::Produce, "orders")],
-                expires_at: Some(UNIX_EPOCH + Duration::from_secs(9)),
-                superadmin: true,
-            };
-            client.create_api_key(options).await
-        })
-        .await;
-    let expected = proto::CreateApiKeyRequest {
-        name: "ci".to_owned(),
-        expires_at: at(9),
-        superadmin: true,
-        acl: vec![proto::AclEntry { permission: 1, pattern: "orders".to_owned() }],
-    };
-    assert_eq!(request, expected);
-    assert_eq!((key.key_id.as_str(), key.secret.as_str()), ("k-1", "s3cret"));
-    assert!(!format!("{key:?}").contains("s3cret"));
-
-    let row = proto::ApiKeyInfo {
-        key_id: "k-1".to_owned(),
-        name: "ci".to_owned(),
-        created_at: at(1),
-        expires_at: None,
-        superadmin: false,
-        acl: vec![proto::AclEntry { permission: 42, pattern: "*".to_owned() }],
-    };
-    let answer = proto::ListApiKeysResponse { keys: vec![row] };
-    let (_, keys): (proto::ListApiKeysRequest, _) =
-        exchange("ListApiKeys", answer, |client| async move { client.list_api_keys().await }).await;
-    let expected = fila::ApiKeyInfo {
-        key_id: "k-1".to_owned(),
-        name: "ci".to_owned(),
-        created_at: Some(UNIX_EPOCH + Duration::from_secs(1)),
-        expires_at: None,
-        superadmin: false,
-        acl: vec![AclEntry::new(Permission::Other(42), "*")],
-    };
-    assert_eq!(keys, [expected]);
-
-    let (request, ()): (proto::RevokeApiKeyRequest, _) =
-        exchange("RevokeApiKey", proto::RevokeApiKeyResponse {}, |client| async move {
-            client.revoke_api_key("k-1").await
-        })
-        .await;
-    assert_eq!(request.key_id, "k-1");
-}
-
-#[tokio::test]
-async fn permissions_are_replaced_and_read() {
-    let entry = |permission| proto::AclEntry { permission, pattern: "orders.*".to_owned() };
-    let (request, ()): (proto::SetAclRequest, _) =
-        exchange("SetAcl", proto::SetAclResponse {}, |client| async move {
-            let acl = [Permission::Consume, Permission::Admin];
-            client.set_acl("k-1", acl.map(|one| AclEntry::new(one, "orders.*"))).await
-        })
-        .await;
-    assert_eq!(request.key_id, "k-1");
-    assert_eq!(request.acl, [entry(2), entry(3)]);
-    let answer = proto::GetAclResponse { acl: vec![entry(1)], superadmin: true };
-    let (request, acl): (proto::GetAclRequest, _) =
-        exchange("GetAcl", answer, |client| async move { client.get_acl("k-1").await }).await;
-    assert_eq!(request.key_id, "k-1");
-    assert!(acl.superadmin);
-    assert_eq!(acl.entries, [AclEntry::new(Permission::Produce, "orders.*")]);
 }
 
 #[tokio::test]

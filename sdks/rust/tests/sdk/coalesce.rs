@@ -52,6 +52,20 @@ async fn busy(broker: &Broker, client: &Client) -> Vec<JoinHandle<fila::Result<S
     calls
 }
 
+#[test]
+fn a_client_whose_runtime_has_ended_says_so() {
+    let broker = Broker::start();
+    let of_client = tokio::runtime::Runtime::new().unwrap();
+    let client = of_client.block_on(Client::connect(broker.target())).unwrap();
+    of_client.shutdown_background();
+    let other = tokio::runtime::Runtime::new().unwrap();
+    for _ in 0..3 {
+        let call = client.enqueue(EnqueueMessage::new("orders", "x"));
+        let error = other.block_on(call).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    }
+}
+
 /// Lets spawned calls reach the place where they wait.
 async fn settle_down() {
     for _ in 0..100 {

@@ -52,7 +52,7 @@ fn clients_and_their_calls_can_be_shared_and_sent_to_other_threads() {
 #[tokio::test]
 async fn unary_calls_have_a_deadline_of_five_seconds() {
     let broker = Broker::start();
-    broker.answer("DeleteQueue", proto::DeleteQueueResponse {});
+    broker.answer("DeleteQueue", proto::DeleteQueueResponse::default());
     let client = Client::connect(broker.target()).await.unwrap();
     client.enqueue(EnqueueMessage::new("orders", "")).await.unwrap();
     client.enqueue_many([EnqueueMessage::new("orders", "")]).await.unwrap();

@@ -101,6 +101,11 @@ async fn every_field_of_a_message_arrives() {
         throttle_keys: vec!["mail".to_owned()],
         attempt_count: 2,
         last_error: "boom".to_owned(),
+        failures: vec![proto::Failure {
+            failed_at: at(500),
+            cause: proto::FailureCause::Nack.into(),
+            error: "boom".to_owned(),
+        }],
         ..metadata
     });
     raw.timestamps = Some(proto::MessageTimestamps {
@@ -123,6 +128,11 @@ async fn every_field_of_a_message_arrives() {
         attempt_count: 2,
         lease_token: "token-of-m-1".to_owned(),
         last_error: "boom".to_owned(),
+        failures: vec![fila::Failure {
+            failed_at: Some(UNIX_EPOCH + Duration::from_secs(500)),
+            cause: Some(fila::FailureCause::Nack),
+            error: "boom".to_owned(),
+        }],
         enqueued_at: Some(UNIX_EPOCH + Duration::from_secs(1_000)),
         lease_expires_at: Some(UNIX_EPOCH + Duration::from_secs(2_000)),
     };

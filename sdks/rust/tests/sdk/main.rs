@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! What the SDK does on the wire, against a scripted broker in this process.
 
+mod access;
 mod admin;
 mod broker;
 mod coalesce;
 mod connection;
 mod consume;
 mod errors;
+mod grants;
 mod produce;
+mod throttle;
 mod tls;
 #[cfg(feature = "otel")]
 mod tracing;

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-//! The active span travels in message headers and call metadata, and nothing does without one.
+//! The active span travels in message headers and call metadata, and nothing does without one. And
+//! back: a message gives its sender's context, and a span around its handling.
 
-use fila::{Client, EnqueueMessage};
-use opentelemetry::Context;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use fila::tracing::{extract, processing};
+use fila::{Client, ConsumeMessage, EnqueueMessage};
 use opentelemetry::trace::{
-    FutureExt, SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
-    TracerProvider,
+    FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId,
+    TraceState, Tracer, TracerProvider,
 };
-use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
+use opentelemetry::{Context, global};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
 
 use crate::broker::{Broker, frame};
 use crate::proto;
@@ -26,7 +32,7 @@ fn traceparent(context: &Context) -> String {
     format!("00-{}-{}-01", identity.trace_id(), identity.span_id())
 }
 
-fn headers(broker: &Broker, call: usize) -> Vec<std::collections::HashMap<String, String>> {
+fn headers(broker: &Broker, call: usize) -> Vec<HashMap<String, String>> {
     let request: proto::EnqueueBatchRequest = broker.calls("EnqueueBatch")[call].request();
     request.messages.into_iter().map(|message| message.headers).collect()
 }
@@ -116,4 +122,145 @@ async fn each_message_of_a_shared_request_keeps_its_own_trace() {
     let found: Vec<_> = calls.flat_map(|call| headers(&broker, call)).collect();
     assert_eq!(found[0]["traceparent"], traceparent(&one));
     assert_eq!(found[1]["traceparent"], traceparent(&two));
+}
+
+const SENDER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Spans of the tracers that all programs share, once they have ended.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<SpanData>>>);
+
+impl SpanExporter for Kept {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().unwrap().extend(batch);
+        Ok(())
+    }
+}
+
+static KEPT: LazyLock<Kept> = LazyLock::new(|| {
+    let kept = Kept::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(kept.clone()).build();
+    global::set_tracer_provider(provider);
+    kept
+});
+
+/// A message with these headers; its id tells its spans from those of other tests.
+async fn received(id: &str, headers: &[(&str, &str)]) -> ConsumeMessage {
+    LazyLock::force(&KEPT);
+    let broker = Broker::start();
+    let mut delivered = frame(&[id]);
+    for (name, value) in headers {
+        delivered.messages[0].headers.insert((*name).to_owned(), (*value).to_owned());
+    }
+    broker.answer("Consume", delivered);
+    let client = Client::connect(broker.target()).await.unwrap();
+    client.consume("orders").await.unwrap().next().await.unwrap().unwrap()
+}
+
+fn ended(id: &str) -> Vec<SpanData> {
+    let is_about = |span: &&SpanData| {
+        span.attributes
+            .iter()
+            .any(|it| it.key.as_str() == "messaging.message.id" && it.value.as_str() == id)
+    };
+    KEPT.0.lock().unwrap().iter().filter(is_about).cloned().collect()
+}
+
+fn linked(span: &SpanData) -> Vec<String> {
+    span.links.iter().map(|link| named(&link.span_context)).collect()
+}
+
+fn named(span: &SpanContext) -> String {
+    format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8())
+}
+
+#[tokio::test]
+async fn a_messages_context_is_its_senders() {
+    let message = received("x1", &[("traceparent", SENDER), ("tracestate", "vendor=1")]).await;
+    let context = extract(&message);
+    let span = context.span();
+    assert_eq!(named(span.span_context()), SENDER);
+    assert!(span.span_context().is_remote());
+    assert_eq!(span.span_context().trace_state().get("vendor"), Some("1"));
+}
+
+#[tokio::test]
+async fn a_message_without_a_context_leaves_the_current_one() {
+    let more = format!("{SENDER}-more");
+    let zeros = format!("00-{}-{}-01", "0".repeat(32), "1".repeat(16));
+    let upper = SENDER.to_uppercase();
+    for text in ["", "nonsense", &more, &zeros, &upper, &SENDER.replacen("00", "ff", 1)] {
+        let message = received("x2", &[("traceparent", text)]).await;
+        let mine = span(&tracer(Sampler::AlwaysOn));
+        let _active = mine.clone().attach();
+        assert_eq!(extract(&message).span().span_context(), mine.span().span_context(), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn processing_is_a_consumers_span_below_its_sender() {
+    let message = received("p1", &[("traceparent", SENDER)]).await;
+    let given = processing(&message, async {
+        assert!(Context::current().span().is_recording());
+        Ok::<_, fila::Error>(42)
+    })
+    .await;
+    assert_eq!(given.unwrap(), 42);
+    let spans = ended("p1");
+    let [span] = spans.as_slice() else { panic!("{spans:?}") };
+    assert_eq!(span.name, "process orders");
+    assert_eq!(span.span_kind, SpanKind::Consumer);
+    assert_eq!(span.span_context.trace_id().to_string(), &SENDER[3..35]);
+    assert_eq!(span.parent_span_id.to_string(), &SENDER[36..52]);
+    assert_eq!(linked(span), [SENDER]);
+    assert_eq!(span.status, Status::Unset);
+    let about = span.attributes.iter().map(|it| (it.key.to_string(), it.value.to_string()));
+    let expected = [
+        ("messaging.system", "fila"),
+        ("messaging.operation.name", "process"),
+        ("messaging.operation.type", "process"),
+        ("messaging.destination.name", "orders"),
+        ("messaging.message.id", "p1"),
+        ("fairness_key", message.fairness_key.as_str()),
+    ];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(about.collect::<HashMap<_, _>>(), HashMap::from(expected));
+}
+
+#[tokio::test]
+async fn processing_inside_a_span_is_below_that_one_and_linked_to_its_sender() {
+    let message = received("p2", &[("traceparent", SENDER)]).await;
+    let mine = span(&tracer(Sampler::AlwaysOn));
+    let work = processing(&message, async { Ok::<_, fila::Error>(()) });
+    work.with_context(mine.clone()).await.unwrap();
+    let span = &ended("p2")[0];
+    assert_eq!(span.parent_span_id, mine.span().span_context().span_id());
+    assert_eq!(linked(span), [SENDER]);
+}
+
+#[tokio::test]
+async fn processing_a_message_without_a_context_begins_a_trace() {
+    let message = received("p3", &[("traceparent", "nonsense")]).await;
+    processing(&message, async { Ok::<_, fila::Error>(()) }).await.unwrap();
+    let span = &ended("p3")[0];
+    assert_eq!(span.parent_span_id, SpanId::INVALID);
+    assert!(linked(span).is_empty());
+}
+
+#[tokio::test]
+async fn processing_that_fails_says_so() {
+    let message = received("p4", &[]).await;
+    processing(&message, async { Err::<(), _>("no".to_owned()) }).await.unwrap_err();
+    let span = &ended("p4")[0];
+    assert_eq!(span.status, Status::error("no"));
+    let kind = span.attributes.iter().find(|it| it.key.as_str() == "error.type").unwrap();
+    assert_eq!(kind.value.as_str(), "alloc::string::String");
+}
+
+#[tokio::test]
+async fn a_span_that_the_sender_does_not_sample_is_not_recorded() {
+    let unsampled = SENDER.replace("-01", "-00");
+    let message = received("p5", &[("traceparent", &unsampled)]).await;
+    processing(&message, async { Ok::<_, fila::Error>(()) }).await.unwrap();
+    assert!(ended("p5").is_empty());
 }

@@ -5,7 +5,7 @@
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { FieldMask } from "../../google/protobuf/field_mask.js";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { Message } from "./messages.js";
+import { Failure, Message } from "./messages.js";
 
 export const protobufPackage = "fila.v1";
 
@@ -59,16 +59,16 @@ export enum WaitKind {
   HOOK_BYPASSED = 9,
 }
 
-/** What an API key may be allowed to do on a pattern of queue names. */
-export enum Permission {
-  /** UNSPECIFIED - Not set. */
+/** How bad a trouble is. */
+export enum Severity {
+  /** UNSPECIFIED - Not said. */
   UNSPECIFIED = 0,
-  /** PRODUCE - Enqueue. */
-  PRODUCE = 1,
-  /** CONSUME - Consume, receive, settle and extend. */
-  CONSUME = 2,
-  /** ADMIN - Everything in FilaAdmin that names a matching queue. */
-  ADMIN = 3,
+  /** NOTICE - Worth a look. */
+  NOTICE = 1,
+  /** WARNING - Somebody's messages wait longer than they should, or will soon. */
+  WARNING = 2,
+  /** CRITICAL - Messages are refused or do not move. */
+  CRITICAL = 3,
 }
 
 /** The settings of a queue. Zero and empty mean the default named with each field. */
@@ -114,6 +114,8 @@ export interface CreateQueueRequest {
 
 /** The queue exists. */
 export interface CreateQueueResponse {
+  /** What names the queue in other calls: its name. */
+  queueId: string;
   /** The name of the dead-letter queue that was created with it. */
   deadLetterQueue: string;
 }
@@ -140,10 +142,16 @@ export interface UpdateQueueResponse {
 export interface DeleteQueueRequest {
   /** The queue. */
   queue: string;
+  /** Leave its dead-letter queue in place; it can then be deleted by its own name. */
+  keepDeadLetters: boolean;
 }
 
 /** The queue is gone. */
 export interface DeleteQueueResponse {
+  /** How many messages went with it, leased and delayed ones included. */
+  messages: number;
+  /** How many dead letters went with it. */
+  deadLetters: number;
 }
 
 /** Lists queues. */
@@ -154,6 +162,8 @@ export interface ListQueuesRequest {
 export interface ListQueuesResponse {
   /** One row per queue. */
   queues: QueueInfo[];
+  /** Brokers in the cluster; 0 outside one. */
+  clusterNodeCount: number;
 }
 
 /** One row of the list of queues. */
@@ -166,12 +176,27 @@ export interface QueueInfo {
   inFlight: number;
   /** Open consume streams. */
   activeConsumers: number;
-  /** Messages that wait for their time. */
-  delayed: number;
+  /** The broker that leads the queue; 0 outside a cluster. */
+  leaderNodeId: number;
   /** True while the whole queue is paused. */
   paused: boolean;
   /** The queue that these dead letters came from; empty for an ordinary queue. */
   deadLetterOf: string;
+  /** Messages that wait for their time. */
+  delayed: number;
+  /** What happened since the broker started. */
+  counters:
+    | QueueCounters
+    | undefined;
+  /**
+   * How long the message that could be delivered first had been waiting when the broker last
+   * looked, which it does every few seconds; 0 when there was none.
+   */
+  oldestPendingAgeMs: number;
+  /** Waiting messages that a throttle key held back when the broker last looked. */
+  throttled: number;
+  /** Messages in the queue's dead-letter queue. */
+  deadLetters: number;
 }
 
 /** Asks for one queue's stats. */
@@ -198,10 +223,10 @@ export interface GetStatsResponse {
   perKeyStats: PerFairnessKeyStats[];
   /** The throttle keys that this queue's waiting messages carry, with their buckets. */
   perThrottleStats: PerThrottleKeyStats[];
-  /** Messages that wait for their time. */
-  delayed: number;
-  /** True while the whole queue is paused. */
-  paused: boolean;
+  /** The broker that leads the queue; 0 outside a cluster. */
+  leaderNodeId: number;
+  /** Brokers that hold a copy of the queue; 0 outside a cluster. */
+  replicationCount: number;
   /** What happened since the broker started. */
   counters:
     | QueueCounters
@@ -219,7 +244,45 @@ export interface GetStatsResponse {
   /** Waiting messages that a throttle key holds back. */
   throttled: number;
   /** State of the queue's hooks; unset when it has none. */
-  hooks: HookStats | undefined;
+  hooks:
+    | HookStats
+    | undefined;
+  /** Messages that wait for their time. */
+  delayed: number;
+  /** True while the whole queue is paused. */
+  paused: boolean;
+  /** The fairness key whose turn it is; empty when none takes part in the round. */
+  roundKey: string;
+  /** The open consume streams, those with most leased messages first; 100 at most. */
+  consumers: ConsumerStats[];
+  /** What deliveries have waited for since the broker started, by cause. */
+  waits: WaitStats[];
+}
+
+/** One open consume stream. */
+export interface ConsumerStats {
+  /** Tells the stream from others while the broker runs. */
+  number: number;
+  /** Messages that it has leased. */
+  inFlight: number;
+  /** Messages that it may lease further now. */
+  credit: number;
+  /** The most messages in one of its frames. */
+  maxBatch: number;
+  /** The API key that opened it; empty when keys are off. */
+  keyId: string;
+}
+
+/** How long deliveries waited for one cause. */
+export interface WaitStats {
+  /** turn, throttle, concurrency, pause, delay or no_consumer. */
+  cause: string;
+  /** Deliveries that waited for it. */
+  count: number;
+  /** Half of them waited for it no longer than this. */
+  p50Ms: number;
+  /** 95 of 100 waited for it no longer than this. */
+  p95Ms: number;
 }
 
 /** What happened in a queue since the broker started. */
@@ -272,6 +335,35 @@ export interface PerFairnessKeyStats {
   throttled: number;
   /** True while the key is paused. */
   paused: boolean;
+  /** Its place in the round, 0 when it is its turn now; unset when it does not take part. */
+  roundPosition?:
+    | number
+    | undefined;
+  /**
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   */
+  traffic: KeyTraffic | undefined;
+}
+
+/** What happened with the messages of one fairness key. */
+export interface KeyTraffic {
+  /** Messages accepted, redriven ones included. */
+  enqueued: number;
+  /** Deliveries made. */
+  delivered: number;
+  /** Messages acked. */
+  acked: number;
+  /** Deliveries nacked. */
+  nacked: number;
+  /** Messages moved to the dead-letter queue. */
+  deadLettered: number;
+  /** Messages that came back after a failed or expired delivery. */
+  retried: number;
+  /** Half of the deliveries came no longer than this after their enqueue. */
+  waitP50Ms: number;
+  /** 95 of 100 deliveries came no longer than this after their enqueue. */
+  waitP95Ms: number;
 }
 
 /** One throttle key: its token bucket and its concurrency limit. */
@@ -298,6 +390,34 @@ export interface PerThrottleKeyStats {
     | undefined;
   /** Waiting messages with this key. */
   waiting: number;
+  /** Deliveries per second that took tokens, of late. */
+  passedPerSecond: number;
+  /** Times per second that a lane was parked, of late. */
+  blockedPerSecond: number;
+  /** The pattern whose setting applies; empty for a setting of its own, or none. */
+  pattern: string;
+  /** True for a key in use that nobody configured. */
+  unset: boolean;
+  /** True while an operator has paused the key; with a duration, `paused_until` says how long. */
+  paused: boolean;
+}
+
+/** Lists throttle keys. */
+export interface ListThrottlesRequest {
+  /** Only keys that start with this; empty means all. */
+  prefix: string;
+  /** Only keys in use that nobody configured. */
+  unset: boolean;
+  /** The most keys to return; 0 means 1000. */
+  limit: number;
+}
+
+/** Throttle keys by key. */
+export interface ListThrottlesResponse {
+  /** One row per key. */
+  throttles: PerThrottleKeyStats[];
+  /** How many there are, those beyond the limit included. */
+  totalCount: number;
 }
 
 /** Moves dead letters back. */
@@ -374,12 +494,16 @@ export interface PurgeResponse {
   purged: number;
 }
 
-/** Stops deliveries. */
+/** Stops deliveries: from a queue, or with a throttle key. */
 export interface PauseRequest {
   /** The queue. */
   queue: string;
   /** Only this fairness key; empty means the whole queue. */
   fairnessKey: string;
+  /** Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key. */
+  throttleKey: string;
+  /** With throttle_key: ends by itself after this time; 0 lasts until it is resumed. */
+  durationMs: number;
 }
 
 /** Deliveries have stopped; leased messages can still be settled. */
@@ -392,6 +516,11 @@ export interface ResumeRequest {
   queue: string;
   /** Only this fairness key; empty means the whole queue. */
   fairnessKey: string;
+  /**
+   * The throttle key, whoever paused it: an operator, or a consumer that reported backpressure.
+   * Excludes queue and fairness_key.
+   */
+  throttleKey: string;
 }
 
 /** Deliveries go on. */
@@ -426,6 +555,10 @@ export interface ExplainResponse {
   ahead: number;
   /** The message's state; unspecified when a key was asked about. */
   state: MessageState;
+  /** The message's last five failures, oldest first; empty when a key was asked about. */
+  failures: Failure[];
+  /** The throttle keys it carries that nobody configured. */
+  unsetThrottleKeys: string[];
 }
 
 /** One reason to wait. */
@@ -458,18 +591,22 @@ export interface CancelMessageRequest {
 export interface CancelMessageResponse {
 }
 
-/** Sets one runtime configuration entry. */
+/** Sets runtime configuration: one entry by key and value, or several by entries. */
 export interface SetConfigRequest {
   /**
    * 1 to 512 characters. `throttle:<key>:rate`, `throttle:<key>:burst`, `throttle.<key>`,
    * `concurrency:<key>:limit` and `weight:<queue>:<key>` act on the scheduler; hooks read any key.
+   * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+   * setting, a setting of its own wins, and so does a longer pattern.
    */
   key: string;
-  /** At most 64 KiB. */
+  /** At most 64 KiB; empty removes the entry. */
   value: string;
+  /** Set together, all or none. Excludes key and value. */
+  entries: ConfigEntry[];
 }
 
-/** The entry is in force and stored. */
+/** The entries are in force and stored. */
 export interface SetConfigResponse {
 }
 
@@ -517,10 +654,13 @@ export interface ConfigEntry {
   value: string;
 }
 
-/** One permission on one pattern. */
-export interface AclEntry {
-  /** What is allowed. */
-  permission: Permission;
+/** What an API key may do on a pattern of queue names. */
+export interface AclPermission {
+  /**
+   * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+   * in FilaAdmin that names a matching queue.
+   */
+  kind: string;
   /** `orders` for one queue, `orders.*` for names that start with "orders.", `*` for all. */
   pattern: string;
 }
@@ -529,14 +669,12 @@ export interface AclEntry {
 export interface CreateApiKeyRequest {
   /** A name for people, 1 to 100 characters. */
   name: string;
-  /** The key stops working at this time; unset means never. */
-  expiresAt:
-    | Date
-    | undefined;
+  /** The key stops working at this time, in milliseconds since 1970; 0 means never. */
+  expiresAtMs: number;
   /** True for a key that may do everything, other keys included. */
   superadmin: boolean;
   /** What the key may do; never more than the caller's own key. */
-  acl: AclEntry[];
+  acl: AclPermission[];
 }
 
 /** The key was created. */
@@ -584,7 +722,7 @@ export interface ApiKeyInfo {
   /** True for a key that may do everything. */
   superadmin: boolean;
   /** What it may do. */
-  acl: AclEntry[];
+  acl: AclPermission[];
 }
 
 /** Replaces an API key's permissions. */
@@ -592,7 +730,7 @@ export interface SetAclRequest {
   /** The key. */
   keyId: string;
   /** What it may do from now on; never more than the caller's own key. */
-  acl: AclEntry[];
+  acl: AclPermission[];
 }
 
 /** The permissions are in force. */
@@ -608,9 +746,109 @@ export interface GetAclRequest {
 /** An API key's permissions. */
 export interface GetAclResponse {
   /** What it may do. */
-  acl: AclEntry[];
+  acl: AclPermission[];
   /** True for a key that may do everything. */
   superadmin: boolean;
+}
+
+/** Asks how the broker is doing. */
+export interface GetStatusRequest {
+}
+
+/** How the broker is doing. */
+export interface GetStatusResponse {
+  /** The broker's version. */
+  version: string;
+  /** When it started. */
+  startedAt:
+    | Date
+    | undefined;
+  /** What it is to others: "single" outside a cluster. */
+  role: string;
+  /** The directory that it keeps its messages in. */
+  dataDir: string;
+  /** When writes are made durable: always, interval or never. */
+  sync: string;
+  /** The size of the volume that holds the directory. */
+  diskTotalBytes: number;
+  /** What is free on it. */
+  diskFreeBytes: number;
+  /** Enqueues are refused while less than this is free. */
+  diskFloorBytes: number;
+  /** True while enqueues are refused for want of space. */
+  diskLow: boolean;
+  /** The log's size. */
+  logBytes: number;
+  /** The tables' size. */
+  tableBytes: number;
+  /** What is in write buffers and not in tables yet. */
+  bufferBytes: number;
+  /** What waits to be merged, as RocksDB estimates it. */
+  compactionBytes: number;
+  /** Memory that the process holds. */
+  memoryBytes: number;
+  /** Bodies of waiting messages that are held in memory. */
+  hotBytes: number;
+  /** Requests that wait to be handled. */
+  inboxBytes: number;
+  /** Open connections. */
+  connections: number;
+  /** Connections beyond this are refused. */
+  maxConnections: number;
+  /** Open consume streams. */
+  consumers: number;
+  /** Queues, dead-letter queues included. */
+  queues: number;
+  /** Messages, wherever they are, dead letters included. */
+  messages: number;
+  /** Dead letters. */
+  deadLetters: number;
+  /** Where the dashboard is; empty when it is off. */
+  httpAddr: string;
+  /** What is wrong, worst first; 100 at most. */
+  troubles: Trouble[];
+}
+
+/** Something that is wrong, and what to do about it. */
+export interface Trouble {
+  /** How bad it is. */
+  severity: Severity;
+  /**
+   * A word for programs: disk_low, backlog, no_consumers, throttled, dead_letters, hooks_failing,
+   * leases_expire, paused and the like.
+   */
+  kind: string;
+  /** The queue that it concerns; empty for the broker. */
+  queue: string;
+  /** What is wrong, in a sentence. */
+  what: string;
+  /** What to do, in a sentence. */
+  remedy: string;
+}
+
+/** Copies the store. */
+export interface BackupRequest {
+  /**
+   * A directory on the broker's machine, inside `storage.backup_dir`. It may hold an earlier
+   * backup: then files that are the same are not copied again.
+   */
+  directory: string;
+}
+
+/** How a backup is getting on. The last one says what was made. */
+export interface BackupResponse {
+  /** What is being done: checkpoint, copy, verify, done. */
+  phase: string;
+  /** Bytes of the phase that are done. */
+  doneBytes: number;
+  /** Bytes of the phase in all. */
+  totalBytes: number;
+  /** Where the backup is, once it is done. */
+  path: string;
+  /** Messages in it, once it is done. */
+  messages: number;
+  /** Bytes that were copied and not shared with an earlier backup, once it is done. */
+  copiedBytes: number;
 }
 
 function createBaseQueueConfig(): QueueConfig {
@@ -896,13 +1134,16 @@ export const CreateQueueRequest: MessageFns<CreateQueueRequest> = {
 };
 
 function createBaseCreateQueueResponse(): CreateQueueResponse {
-  return { deadLetterQueue: "" };
+  return { queueId: "", deadLetterQueue: "" };
 }
 
 export const CreateQueueResponse: MessageFns<CreateQueueResponse> = {
   encode(message: CreateQueueResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.queueId !== "") {
+      writer.uint32(10).string(message.queueId);
+    }
     if (message.deadLetterQueue !== "") {
-      writer.uint32(10).string(message.deadLetterQueue);
+      writer.uint32(18).string(message.deadLetterQueue);
     }
     return writer;
   },
@@ -922,6 +1163,14 @@ export const CreateQueueResponse: MessageFns<CreateQueueResponse> = {
         switch (tag >>> 3) {
           case 1: {
             if (tag !== 10) {
+              break;
+            }
+
+            message.queueId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
               break;
             }
 
@@ -945,6 +1194,7 @@ export const CreateQueueResponse: MessageFns<CreateQueueResponse> = {
   },
   fromPartial(object: DeepPartial<CreateQueueResponse>): CreateQueueResponse {
     const message = createBaseCreateQueueResponse();
+    message.queueId = object.queueId ?? "";
     message.deadLetterQueue = object.deadLetterQueue ?? "";
     return message;
   },
@@ -1089,13 +1339,16 @@ export const UpdateQueueResponse: MessageFns<UpdateQueueResponse> = {
 };
 
 function createBaseDeleteQueueRequest(): DeleteQueueRequest {
-  return { queue: "" };
+  return { queue: "", keepDeadLetters: false };
 }
 
 export const DeleteQueueRequest: MessageFns<DeleteQueueRequest> = {
   encode(message: DeleteQueueRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.queue !== "") {
       writer.uint32(10).string(message.queue);
+    }
+    if (message.keepDeadLetters !== false) {
+      writer.uint32(16).bool(message.keepDeadLetters);
     }
     return writer;
   },
@@ -1121,6 +1374,14 @@ export const DeleteQueueRequest: MessageFns<DeleteQueueRequest> = {
             message.queue = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.keepDeadLetters = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1139,16 +1400,23 @@ export const DeleteQueueRequest: MessageFns<DeleteQueueRequest> = {
   fromPartial(object: DeepPartial<DeleteQueueRequest>): DeleteQueueRequest {
     const message = createBaseDeleteQueueRequest();
     message.queue = object.queue ?? "";
+    message.keepDeadLetters = object.keepDeadLetters ?? false;
     return message;
   },
 };
 
 function createBaseDeleteQueueResponse(): DeleteQueueResponse {
-  return {};
+  return { messages: 0, deadLetters: 0 };
 }
 
 export const DeleteQueueResponse: MessageFns<DeleteQueueResponse> = {
-  encode(_: DeleteQueueResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+  encode(message: DeleteQueueResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.messages !== 0) {
+      writer.uint32(8).uint64(message.messages);
+    }
+    if (message.deadLetters !== 0) {
+      writer.uint32(16).uint64(message.deadLetters);
+    }
     return writer;
   },
 
@@ -1165,6 +1433,22 @@ export const DeleteQueueResponse: MessageFns<DeleteQueueResponse> = {
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.messages = longToNumber(reader.uint64());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.deadLetters = longToNumber(reader.uint64());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1180,8 +1464,10 @@ export const DeleteQueueResponse: MessageFns<DeleteQueueResponse> = {
   create(base?: DeepPartial<DeleteQueueResponse>): DeleteQueueResponse {
     return DeleteQueueResponse.fromPartial(base ?? {});
   },
-  fromPartial(_: DeepPartial<DeleteQueueResponse>): DeleteQueueResponse {
+  fromPartial(object: DeepPartial<DeleteQueueResponse>): DeleteQueueResponse {
     const message = createBaseDeleteQueueResponse();
+    message.messages = object.messages ?? 0;
+    message.deadLetters = object.deadLetters ?? 0;
     return message;
   },
 };
@@ -1230,13 +1516,16 @@ export const ListQueuesRequest: MessageFns<ListQueuesRequest> = {
 };
 
 function createBaseListQueuesResponse(): ListQueuesResponse {
-  return { queues: [] };
+  return { queues: [], clusterNodeCount: 0 };
 }
 
 export const ListQueuesResponse: MessageFns<ListQueuesResponse> = {
   encode(message: ListQueuesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.queues) {
       QueueInfo.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.clusterNodeCount !== 0) {
+      writer.uint32(16).uint32(message.clusterNodeCount);
     }
     return writer;
   },
@@ -1262,6 +1551,14 @@ export const ListQueuesResponse: MessageFns<ListQueuesResponse> = {
             message.queues.push(QueueInfo.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.clusterNodeCount = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1280,12 +1577,26 @@ export const ListQueuesResponse: MessageFns<ListQueuesResponse> = {
   fromPartial(object: DeepPartial<ListQueuesResponse>): ListQueuesResponse {
     const message = createBaseListQueuesResponse();
     message.queues = object.queues?.map((e) => QueueInfo.fromPartial(e)) || [];
+    message.clusterNodeCount = object.clusterNodeCount ?? 0;
     return message;
   },
 };
 
 function createBaseQueueInfo(): QueueInfo {
-  return { name: "", depth: 0, inFlight: 0, activeConsumers: 0, delayed: 0, paused: false, deadLetterOf: "" };
+  return {
+    name: "",
+    depth: 0,
+    inFlight: 0,
+    activeConsumers: 0,
+    leaderNodeId: 0,
+    paused: false,
+    deadLetterOf: "",
+    delayed: 0,
+    counters: undefined,
+    oldestPendingAgeMs: 0,
+    throttled: 0,
+    deadLetters: 0,
+  };
 }
 
 export const QueueInfo: MessageFns<QueueInfo> = {
@@ -1302,14 +1613,29 @@ export const QueueInfo: MessageFns<QueueInfo> = {
     if (message.activeConsumers !== 0) {
       writer.uint32(32).uint32(message.activeConsumers);
     }
-    if (message.delayed !== 0) {
-      writer.uint32(40).uint64(message.delayed);
+    if (message.leaderNodeId !== 0) {
+      writer.uint32(40).uint64(message.leaderNodeId);
     }
     if (message.paused !== false) {
       writer.uint32(48).bool(message.paused);
     }
     if (message.deadLetterOf !== "") {
       writer.uint32(58).string(message.deadLetterOf);
+    }
+    if (message.delayed !== 0) {
+      writer.uint32(64).uint64(message.delayed);
+    }
+    if (message.counters !== undefined) {
+      QueueCounters.encode(message.counters, writer.uint32(74).fork()).join();
+    }
+    if (message.oldestPendingAgeMs !== 0) {
+      writer.uint32(80).uint64(message.oldestPendingAgeMs);
+    }
+    if (message.throttled !== 0) {
+      writer.uint32(88).uint64(message.throttled);
+    }
+    if (message.deadLetters !== 0) {
+      writer.uint32(96).uint64(message.deadLetters);
     }
     return writer;
   },
@@ -1364,7 +1690,7 @@ export const QueueInfo: MessageFns<QueueInfo> = {
               break;
             }
 
-            message.delayed = longToNumber(reader.uint64());
+            message.leaderNodeId = longToNumber(reader.uint64());
             continue;
           }
           case 6: {
@@ -1381,6 +1707,46 @@ export const QueueInfo: MessageFns<QueueInfo> = {
             }
 
             message.deadLetterOf = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.delayed = longToNumber(reader.uint64());
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.counters = QueueCounters.decode(reader, reader.uint32());
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.oldestPendingAgeMs = longToNumber(reader.uint64());
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.throttled = longToNumber(reader.uint64());
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.deadLetters = longToNumber(reader.uint64());
             continue;
           }
         }
@@ -1404,9 +1770,16 @@ export const QueueInfo: MessageFns<QueueInfo> = {
     message.depth = object.depth ?? 0;
     message.inFlight = object.inFlight ?? 0;
     message.activeConsumers = object.activeConsumers ?? 0;
-    message.delayed = object.delayed ?? 0;
+    message.leaderNodeId = object.leaderNodeId ?? 0;
     message.paused = object.paused ?? false;
     message.deadLetterOf = object.deadLetterOf ?? "";
+    message.delayed = object.delayed ?? 0;
+    message.counters = (object.counters !== undefined && object.counters !== null)
+      ? QueueCounters.fromPartial(object.counters)
+      : undefined;
+    message.oldestPendingAgeMs = object.oldestPendingAgeMs ?? 0;
+    message.throttled = object.throttled ?? 0;
+    message.deadLetters = object.deadLetters ?? 0;
     return message;
   },
 };
@@ -1487,8 +1860,8 @@ function createBaseGetStatsResponse(): GetStatsResponse {
     quantum: 0,
     perKeyStats: [],
     perThrottleStats: [],
-    delayed: 0,
-    paused: false,
+    leaderNodeId: 0,
+    replicationCount: 0,
     counters: undefined,
     config: undefined,
     oldestPendingAgeMs: 0,
@@ -1496,6 +1869,11 @@ function createBaseGetStatsResponse(): GetStatsResponse {
     consumerCredit: 0,
     throttled: 0,
     hooks: undefined,
+    delayed: 0,
+    paused: false,
+    roundKey: "",
+    consumers: [],
+    waits: [],
   };
 }
 
@@ -1522,11 +1900,11 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
     for (const v of message.perThrottleStats) {
       PerThrottleKeyStats.encode(v!, writer.uint32(58).fork()).join();
     }
-    if (message.delayed !== 0) {
-      writer.uint32(64).uint64(message.delayed);
+    if (message.leaderNodeId !== 0) {
+      writer.uint32(64).uint64(message.leaderNodeId);
     }
-    if (message.paused !== false) {
-      writer.uint32(72).bool(message.paused);
+    if (message.replicationCount !== 0) {
+      writer.uint32(72).uint32(message.replicationCount);
     }
     if (message.counters !== undefined) {
       QueueCounters.encode(message.counters, writer.uint32(82).fork()).join();
@@ -1548,6 +1926,21 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
     }
     if (message.hooks !== undefined) {
       HookStats.encode(message.hooks, writer.uint32(130).fork()).join();
+    }
+    if (message.delayed !== 0) {
+      writer.uint32(136).uint64(message.delayed);
+    }
+    if (message.paused !== false) {
+      writer.uint32(144).bool(message.paused);
+    }
+    if (message.roundKey !== "") {
+      writer.uint32(154).string(message.roundKey);
+    }
+    for (const v of message.consumers) {
+      ConsumerStats.encode(v!, writer.uint32(162).fork()).join();
+    }
+    for (const v of message.waits) {
+      WaitStats.encode(v!, writer.uint32(170).fork()).join();
     }
     return writer;
   },
@@ -1626,7 +2019,7 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
               break;
             }
 
-            message.delayed = longToNumber(reader.uint64());
+            message.leaderNodeId = longToNumber(reader.uint64());
             continue;
           }
           case 9: {
@@ -1634,7 +2027,7 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
               break;
             }
 
-            message.paused = reader.bool();
+            message.replicationCount = reader.uint32();
             continue;
           }
           case 10: {
@@ -1693,6 +2086,46 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
             message.hooks = HookStats.decode(reader, reader.uint32());
             continue;
           }
+          case 17: {
+            if (tag !== 136) {
+              break;
+            }
+
+            message.delayed = longToNumber(reader.uint64());
+            continue;
+          }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.paused = reader.bool();
+            continue;
+          }
+          case 19: {
+            if (tag !== 154) {
+              break;
+            }
+
+            message.roundKey = reader.string();
+            continue;
+          }
+          case 20: {
+            if (tag !== 162) {
+              break;
+            }
+
+            message.consumers.push(ConsumerStats.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 21: {
+            if (tag !== 170) {
+              break;
+            }
+
+            message.waits.push(WaitStats.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1717,8 +2150,8 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
     message.quantum = object.quantum ?? 0;
     message.perKeyStats = object.perKeyStats?.map((e) => PerFairnessKeyStats.fromPartial(e)) || [];
     message.perThrottleStats = object.perThrottleStats?.map((e) => PerThrottleKeyStats.fromPartial(e)) || [];
-    message.delayed = object.delayed ?? 0;
-    message.paused = object.paused ?? false;
+    message.leaderNodeId = object.leaderNodeId ?? 0;
+    message.replicationCount = object.replicationCount ?? 0;
     message.counters = (object.counters !== undefined && object.counters !== null)
       ? QueueCounters.fromPartial(object.counters)
       : undefined;
@@ -1732,6 +2165,205 @@ export const GetStatsResponse: MessageFns<GetStatsResponse> = {
     message.hooks = (object.hooks !== undefined && object.hooks !== null)
       ? HookStats.fromPartial(object.hooks)
       : undefined;
+    message.delayed = object.delayed ?? 0;
+    message.paused = object.paused ?? false;
+    message.roundKey = object.roundKey ?? "";
+    message.consumers = object.consumers?.map((e) => ConsumerStats.fromPartial(e)) || [];
+    message.waits = object.waits?.map((e) => WaitStats.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseConsumerStats(): ConsumerStats {
+  return { number: 0, inFlight: 0, credit: 0, maxBatch: 0, keyId: "" };
+}
+
+export const ConsumerStats: MessageFns<ConsumerStats> = {
+  encode(message: ConsumerStats, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.number !== 0) {
+      writer.uint32(8).uint64(message.number);
+    }
+    if (message.inFlight !== 0) {
+      writer.uint32(16).uint32(message.inFlight);
+    }
+    if (message.credit !== 0) {
+      writer.uint32(24).uint32(message.credit);
+    }
+    if (message.maxBatch !== 0) {
+      writer.uint32(32).uint32(message.maxBatch);
+    }
+    if (message.keyId !== "") {
+      writer.uint32(42).string(message.keyId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConsumerStats {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConsumerStats();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.number = longToNumber(reader.uint64());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.inFlight = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.credit = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.maxBatch = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.keyId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConsumerStats>): ConsumerStats {
+    return ConsumerStats.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConsumerStats>): ConsumerStats {
+    const message = createBaseConsumerStats();
+    message.number = object.number ?? 0;
+    message.inFlight = object.inFlight ?? 0;
+    message.credit = object.credit ?? 0;
+    message.maxBatch = object.maxBatch ?? 0;
+    message.keyId = object.keyId ?? "";
+    return message;
+  },
+};
+
+function createBaseWaitStats(): WaitStats {
+  return { cause: "", count: 0, p50Ms: 0, p95Ms: 0 };
+}
+
+export const WaitStats: MessageFns<WaitStats> = {
+  encode(message: WaitStats, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.cause !== "") {
+      writer.uint32(10).string(message.cause);
+    }
+    if (message.count !== 0) {
+      writer.uint32(16).uint64(message.count);
+    }
+    if (message.p50Ms !== 0) {
+      writer.uint32(24).uint64(message.p50Ms);
+    }
+    if (message.p95Ms !== 0) {
+      writer.uint32(32).uint64(message.p95Ms);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WaitStats {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWaitStats();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.cause = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.count = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.p50Ms = longToNumber(reader.uint64());
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.p95Ms = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<WaitStats>): WaitStats {
+    return WaitStats.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<WaitStats>): WaitStats {
+    const message = createBaseWaitStats();
+    message.cause = object.cause ?? "";
+    message.count = object.count ?? 0;
+    message.p50Ms = object.p50Ms ?? 0;
+    message.p95Ms = object.p95Ms ?? 0;
     return message;
   },
 };
@@ -1979,7 +2611,17 @@ export const HookStats: MessageFns<HookStats> = {
 };
 
 function createBasePerFairnessKeyStats(): PerFairnessKeyStats {
-  return { key: "", pendingCount: 0, currentDeficit: 0, weight: 0, delivered: 0, throttled: 0, paused: false };
+  return {
+    key: "",
+    pendingCount: 0,
+    currentDeficit: 0,
+    weight: 0,
+    delivered: 0,
+    throttled: 0,
+    paused: false,
+    roundPosition: undefined,
+    traffic: undefined,
+  };
 }
 
 export const PerFairnessKeyStats: MessageFns<PerFairnessKeyStats> = {
@@ -2004,6 +2646,12 @@ export const PerFairnessKeyStats: MessageFns<PerFairnessKeyStats> = {
     }
     if (message.paused !== false) {
       writer.uint32(56).bool(message.paused);
+    }
+    if (message.roundPosition !== undefined) {
+      writer.uint32(64).uint32(message.roundPosition);
+    }
+    if (message.traffic !== undefined) {
+      KeyTraffic.encode(message.traffic, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -2077,6 +2725,22 @@ export const PerFairnessKeyStats: MessageFns<PerFairnessKeyStats> = {
             message.paused = reader.bool();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.roundPosition = reader.uint32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.traffic = KeyTraffic.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2101,6 +2765,149 @@ export const PerFairnessKeyStats: MessageFns<PerFairnessKeyStats> = {
     message.delivered = object.delivered ?? 0;
     message.throttled = object.throttled ?? 0;
     message.paused = object.paused ?? false;
+    message.roundPosition = object.roundPosition ?? undefined;
+    message.traffic = (object.traffic !== undefined && object.traffic !== null)
+      ? KeyTraffic.fromPartial(object.traffic)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseKeyTraffic(): KeyTraffic {
+  return { enqueued: 0, delivered: 0, acked: 0, nacked: 0, deadLettered: 0, retried: 0, waitP50Ms: 0, waitP95Ms: 0 };
+}
+
+export const KeyTraffic: MessageFns<KeyTraffic> = {
+  encode(message: KeyTraffic, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.enqueued !== 0) {
+      writer.uint32(8).uint64(message.enqueued);
+    }
+    if (message.delivered !== 0) {
+      writer.uint32(16).uint64(message.delivered);
+    }
+    if (message.acked !== 0) {
+      writer.uint32(24).uint64(message.acked);
+    }
+    if (message.nacked !== 0) {
+      writer.uint32(32).uint64(message.nacked);
+    }
+    if (message.deadLettered !== 0) {
+      writer.uint32(40).uint64(message.deadLettered);
+    }
+    if (message.retried !== 0) {
+      writer.uint32(48).uint64(message.retried);
+    }
+    if (message.waitP50Ms !== 0) {
+      writer.uint32(56).uint64(message.waitP50Ms);
+    }
+    if (message.waitP95Ms !== 0) {
+      writer.uint32(64).uint64(message.waitP95Ms);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): KeyTraffic {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseKeyTraffic();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.enqueued = longToNumber(reader.uint64());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.delivered = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.acked = longToNumber(reader.uint64());
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.nacked = longToNumber(reader.uint64());
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.deadLettered = longToNumber(reader.uint64());
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.retried = longToNumber(reader.uint64());
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.waitP50Ms = longToNumber(reader.uint64());
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.waitP95Ms = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<KeyTraffic>): KeyTraffic {
+    return KeyTraffic.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<KeyTraffic>): KeyTraffic {
+    const message = createBaseKeyTraffic();
+    message.enqueued = object.enqueued ?? 0;
+    message.delivered = object.delivered ?? 0;
+    message.acked = object.acked ?? 0;
+    message.nacked = object.nacked ?? 0;
+    message.deadLettered = object.deadLettered ?? 0;
+    message.retried = object.retried ?? 0;
+    message.waitP50Ms = object.waitP50Ms ?? 0;
+    message.waitP95Ms = object.waitP95Ms ?? 0;
     return message;
   },
 };
@@ -2117,6 +2924,11 @@ function createBasePerThrottleKeyStats(): PerThrottleKeyStats {
     inFlight: 0,
     pausedUntil: undefined,
     waiting: 0,
+    passedPerSecond: 0,
+    blockedPerSecond: 0,
+    pattern: "",
+    unset: false,
+    paused: false,
   };
 }
 
@@ -2151,6 +2963,21 @@ export const PerThrottleKeyStats: MessageFns<PerThrottleKeyStats> = {
     }
     if (message.waiting !== 0) {
       writer.uint32(80).uint64(message.waiting);
+    }
+    if (message.passedPerSecond !== 0) {
+      writer.uint32(89).double(message.passedPerSecond);
+    }
+    if (message.blockedPerSecond !== 0) {
+      writer.uint32(97).double(message.blockedPerSecond);
+    }
+    if (message.pattern !== "") {
+      writer.uint32(106).string(message.pattern);
+    }
+    if (message.unset !== false) {
+      writer.uint32(112).bool(message.unset);
+    }
+    if (message.paused !== false) {
+      writer.uint32(120).bool(message.paused);
     }
     return writer;
   },
@@ -2248,6 +3075,46 @@ export const PerThrottleKeyStats: MessageFns<PerThrottleKeyStats> = {
             message.waiting = longToNumber(reader.uint64());
             continue;
           }
+          case 11: {
+            if (tag !== 89) {
+              break;
+            }
+
+            message.passedPerSecond = reader.double();
+            continue;
+          }
+          case 12: {
+            if (tag !== 97) {
+              break;
+            }
+
+            message.blockedPerSecond = reader.double();
+            continue;
+          }
+          case 13: {
+            if (tag !== 106) {
+              break;
+            }
+
+            message.pattern = reader.string();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.unset = reader.bool();
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.paused = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2275,6 +3142,157 @@ export const PerThrottleKeyStats: MessageFns<PerThrottleKeyStats> = {
     message.inFlight = object.inFlight ?? 0;
     message.pausedUntil = object.pausedUntil ?? undefined;
     message.waiting = object.waiting ?? 0;
+    message.passedPerSecond = object.passedPerSecond ?? 0;
+    message.blockedPerSecond = object.blockedPerSecond ?? 0;
+    message.pattern = object.pattern ?? "";
+    message.unset = object.unset ?? false;
+    message.paused = object.paused ?? false;
+    return message;
+  },
+};
+
+function createBaseListThrottlesRequest(): ListThrottlesRequest {
+  return { prefix: "", unset: false, limit: 0 };
+}
+
+export const ListThrottlesRequest: MessageFns<ListThrottlesRequest> = {
+  encode(message: ListThrottlesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.prefix !== "") {
+      writer.uint32(10).string(message.prefix);
+    }
+    if (message.unset !== false) {
+      writer.uint32(16).bool(message.unset);
+    }
+    if (message.limit !== 0) {
+      writer.uint32(24).uint32(message.limit);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListThrottlesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListThrottlesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.prefix = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.unset = reader.bool();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.limit = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListThrottlesRequest>): ListThrottlesRequest {
+    return ListThrottlesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListThrottlesRequest>): ListThrottlesRequest {
+    const message = createBaseListThrottlesRequest();
+    message.prefix = object.prefix ?? "";
+    message.unset = object.unset ?? false;
+    message.limit = object.limit ?? 0;
+    return message;
+  },
+};
+
+function createBaseListThrottlesResponse(): ListThrottlesResponse {
+  return { throttles: [], totalCount: 0 };
+}
+
+export const ListThrottlesResponse: MessageFns<ListThrottlesResponse> = {
+  encode(message: ListThrottlesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.throttles) {
+      PerThrottleKeyStats.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.totalCount !== 0) {
+      writer.uint32(16).uint64(message.totalCount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListThrottlesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListThrottlesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.throttles.push(PerThrottleKeyStats.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.totalCount = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListThrottlesResponse>): ListThrottlesResponse {
+    return ListThrottlesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListThrottlesResponse>): ListThrottlesResponse {
+    const message = createBaseListThrottlesResponse();
+    message.throttles = object.throttles?.map((e) => PerThrottleKeyStats.fromPartial(e)) || [];
+    message.totalCount = object.totalCount ?? 0;
     return message;
   },
 };
@@ -2847,7 +3865,7 @@ export const PurgeResponse: MessageFns<PurgeResponse> = {
 };
 
 function createBasePauseRequest(): PauseRequest {
-  return { queue: "", fairnessKey: "" };
+  return { queue: "", fairnessKey: "", throttleKey: "", durationMs: 0 };
 }
 
 export const PauseRequest: MessageFns<PauseRequest> = {
@@ -2857,6 +3875,12 @@ export const PauseRequest: MessageFns<PauseRequest> = {
     }
     if (message.fairnessKey !== "") {
       writer.uint32(18).string(message.fairnessKey);
+    }
+    if (message.throttleKey !== "") {
+      writer.uint32(26).string(message.throttleKey);
+    }
+    if (message.durationMs !== 0) {
+      writer.uint32(32).uint64(message.durationMs);
     }
     return writer;
   },
@@ -2890,6 +3914,22 @@ export const PauseRequest: MessageFns<PauseRequest> = {
             message.fairnessKey = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.throttleKey = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.durationMs = longToNumber(reader.uint64());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2909,6 +3949,8 @@ export const PauseRequest: MessageFns<PauseRequest> = {
     const message = createBasePauseRequest();
     message.queue = object.queue ?? "";
     message.fairnessKey = object.fairnessKey ?? "";
+    message.throttleKey = object.throttleKey ?? "";
+    message.durationMs = object.durationMs ?? 0;
     return message;
   },
 };
@@ -2957,7 +3999,7 @@ export const PauseResponse: MessageFns<PauseResponse> = {
 };
 
 function createBaseResumeRequest(): ResumeRequest {
-  return { queue: "", fairnessKey: "" };
+  return { queue: "", fairnessKey: "", throttleKey: "" };
 }
 
 export const ResumeRequest: MessageFns<ResumeRequest> = {
@@ -2967,6 +4009,9 @@ export const ResumeRequest: MessageFns<ResumeRequest> = {
     }
     if (message.fairnessKey !== "") {
       writer.uint32(18).string(message.fairnessKey);
+    }
+    if (message.throttleKey !== "") {
+      writer.uint32(26).string(message.throttleKey);
     }
     return writer;
   },
@@ -3000,6 +4045,14 @@ export const ResumeRequest: MessageFns<ResumeRequest> = {
             message.fairnessKey = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.throttleKey = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3019,6 +4072,7 @@ export const ResumeRequest: MessageFns<ResumeRequest> = {
     const message = createBaseResumeRequest();
     message.queue = object.queue ?? "";
     message.fairnessKey = object.fairnessKey ?? "";
+    message.throttleKey = object.throttleKey ?? "";
     return message;
   },
 };
@@ -3146,7 +4200,17 @@ export const ExplainRequest: MessageFns<ExplainRequest> = {
 };
 
 function createBaseExplainResponse(): ExplainResponse {
-  return { summary: "", reasons: [], estimatedAt: undefined, fairnessKey: "", pendingCount: 0, ahead: 0, state: 0 };
+  return {
+    summary: "",
+    reasons: [],
+    estimatedAt: undefined,
+    fairnessKey: "",
+    pendingCount: 0,
+    ahead: 0,
+    state: 0,
+    failures: [],
+    unsetThrottleKeys: [],
+  };
 }
 
 export const ExplainResponse: MessageFns<ExplainResponse> = {
@@ -3171,6 +4235,12 @@ export const ExplainResponse: MessageFns<ExplainResponse> = {
     }
     if (message.state !== 0) {
       writer.uint32(56).int32(message.state);
+    }
+    for (const v of message.failures) {
+      Failure.encode(v!, writer.uint32(66).fork()).join();
+    }
+    for (const v of message.unsetThrottleKeys) {
+      writer.uint32(74).string(v!);
     }
     return writer;
   },
@@ -3244,6 +4314,22 @@ export const ExplainResponse: MessageFns<ExplainResponse> = {
             message.state = reader.int32() as any;
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.failures.push(Failure.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.unsetThrottleKeys.push(reader.string());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3268,6 +4354,8 @@ export const ExplainResponse: MessageFns<ExplainResponse> = {
     message.pendingCount = object.pendingCount ?? 0;
     message.ahead = object.ahead ?? 0;
     message.state = object.state ?? 0;
+    message.failures = object.failures?.map((e) => Failure.fromPartial(e)) || [];
+    message.unsetThrottleKeys = object.unsetThrottleKeys?.map((e) => e) || [];
     return message;
   },
 };
@@ -3498,7 +4586,7 @@ export const CancelMessageResponse: MessageFns<CancelMessageResponse> = {
 };
 
 function createBaseSetConfigRequest(): SetConfigRequest {
-  return { key: "", value: "" };
+  return { key: "", value: "", entries: [] };
 }
 
 export const SetConfigRequest: MessageFns<SetConfigRequest> = {
@@ -3508,6 +4596,9 @@ export const SetConfigRequest: MessageFns<SetConfigRequest> = {
     }
     if (message.value !== "") {
       writer.uint32(18).string(message.value);
+    }
+    for (const v of message.entries) {
+      ConfigEntry.encode(v!, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -3541,6 +4632,14 @@ export const SetConfigRequest: MessageFns<SetConfigRequest> = {
             message.value = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.entries.push(ConfigEntry.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3560,6 +4659,7 @@ export const SetConfigRequest: MessageFns<SetConfigRequest> = {
     const message = createBaseSetConfigRequest();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
+    message.entries = object.entries?.map((e) => ConfigEntry.fromPartial(e)) || [];
     return message;
   },
 };
@@ -4004,14 +5104,14 @@ export const ConfigEntry: MessageFns<ConfigEntry> = {
   },
 };
 
-function createBaseAclEntry(): AclEntry {
-  return { permission: 0, pattern: "" };
+function createBaseAclPermission(): AclPermission {
+  return { kind: "", pattern: "" };
 }
 
-export const AclEntry: MessageFns<AclEntry> = {
-  encode(message: AclEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.permission !== 0) {
-      writer.uint32(8).int32(message.permission);
+export const AclPermission: MessageFns<AclPermission> = {
+  encode(message: AclPermission, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.kind !== "") {
+      writer.uint32(10).string(message.kind);
     }
     if (message.pattern !== "") {
       writer.uint32(18).string(message.pattern);
@@ -4019,7 +5119,7 @@ export const AclEntry: MessageFns<AclEntry> = {
     return writer;
   },
 
-  decode(input: BinaryReader | Uint8Array, length?: number): AclEntry {
+  decode(input: BinaryReader | Uint8Array, length?: number): AclPermission {
     const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
     const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
     if (previousRecursionDepth >= 100) {
@@ -4028,16 +5128,16 @@ export const AclEntry: MessageFns<AclEntry> = {
     (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
     try {
       const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseAclEntry();
+      const message = createBaseAclPermission();
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 8) {
+            if (tag !== 10) {
               break;
             }
 
-            message.permission = reader.int32() as any;
+            message.kind = reader.string();
             continue;
           }
           case 2: {
@@ -4060,19 +5160,19 @@ export const AclEntry: MessageFns<AclEntry> = {
     }
   },
 
-  create(base?: DeepPartial<AclEntry>): AclEntry {
-    return AclEntry.fromPartial(base ?? {});
+  create(base?: DeepPartial<AclPermission>): AclPermission {
+    return AclPermission.fromPartial(base ?? {});
   },
-  fromPartial(object: DeepPartial<AclEntry>): AclEntry {
-    const message = createBaseAclEntry();
-    message.permission = object.permission ?? 0;
+  fromPartial(object: DeepPartial<AclPermission>): AclPermission {
+    const message = createBaseAclPermission();
+    message.kind = object.kind ?? "";
     message.pattern = object.pattern ?? "";
     return message;
   },
 };
 
 function createBaseCreateApiKeyRequest(): CreateApiKeyRequest {
-  return { name: "", expiresAt: undefined, superadmin: false, acl: [] };
+  return { name: "", expiresAtMs: 0, superadmin: false, acl: [] };
 }
 
 export const CreateApiKeyRequest: MessageFns<CreateApiKeyRequest> = {
@@ -4080,14 +5180,14 @@ export const CreateApiKeyRequest: MessageFns<CreateApiKeyRequest> = {
     if (message.name !== "") {
       writer.uint32(10).string(message.name);
     }
-    if (message.expiresAt !== undefined) {
-      Timestamp.encode(toTimestamp(message.expiresAt), writer.uint32(18).fork()).join();
+    if (message.expiresAtMs !== 0) {
+      writer.uint32(16).uint64(message.expiresAtMs);
     }
     if (message.superadmin !== false) {
       writer.uint32(24).bool(message.superadmin);
     }
     for (const v of message.acl) {
-      AclEntry.encode(v!, writer.uint32(34).fork()).join();
+      AclPermission.encode(v!, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -4114,11 +5214,11 @@ export const CreateApiKeyRequest: MessageFns<CreateApiKeyRequest> = {
             continue;
           }
           case 2: {
-            if (tag !== 18) {
+            if (tag !== 16) {
               break;
             }
 
-            message.expiresAt = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            message.expiresAtMs = longToNumber(reader.uint64());
             continue;
           }
           case 3: {
@@ -4134,7 +5234,7 @@ export const CreateApiKeyRequest: MessageFns<CreateApiKeyRequest> = {
               break;
             }
 
-            message.acl.push(AclEntry.decode(reader, reader.uint32()));
+            message.acl.push(AclPermission.decode(reader, reader.uint32()));
             continue;
           }
         }
@@ -4155,9 +5255,9 @@ export const CreateApiKeyRequest: MessageFns<CreateApiKeyRequest> = {
   fromPartial(object: DeepPartial<CreateApiKeyRequest>): CreateApiKeyRequest {
     const message = createBaseCreateApiKeyRequest();
     message.name = object.name ?? "";
-    message.expiresAt = object.expiresAt ?? undefined;
+    message.expiresAtMs = object.expiresAtMs ?? 0;
     message.superadmin = object.superadmin ?? false;
-    message.acl = object.acl?.map((e) => AclEntry.fromPartial(e)) || [];
+    message.acl = object.acl?.map((e) => AclPermission.fromPartial(e)) || [];
     return message;
   },
 };
@@ -4447,7 +5547,7 @@ export const ApiKeyInfo: MessageFns<ApiKeyInfo> = {
       writer.uint32(40).bool(message.superadmin);
     }
     for (const v of message.acl) {
-      AclEntry.encode(v!, writer.uint32(50).fork()).join();
+      AclPermission.encode(v!, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -4510,7 +5610,7 @@ export const ApiKeyInfo: MessageFns<ApiKeyInfo> = {
               break;
             }
 
-            message.acl.push(AclEntry.decode(reader, reader.uint32()));
+            message.acl.push(AclPermission.decode(reader, reader.uint32()));
             continue;
           }
         }
@@ -4535,7 +5635,7 @@ export const ApiKeyInfo: MessageFns<ApiKeyInfo> = {
     message.createdAt = object.createdAt ?? undefined;
     message.expiresAt = object.expiresAt ?? undefined;
     message.superadmin = object.superadmin ?? false;
-    message.acl = object.acl?.map((e) => AclEntry.fromPartial(e)) || [];
+    message.acl = object.acl?.map((e) => AclPermission.fromPartial(e)) || [];
     return message;
   },
 };
@@ -4550,7 +5650,7 @@ export const SetAclRequest: MessageFns<SetAclRequest> = {
       writer.uint32(10).string(message.keyId);
     }
     for (const v of message.acl) {
-      AclEntry.encode(v!, writer.uint32(18).fork()).join();
+      AclPermission.encode(v!, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -4581,7 +5681,7 @@ export const SetAclRequest: MessageFns<SetAclRequest> = {
               break;
             }
 
-            message.acl.push(AclEntry.decode(reader, reader.uint32()));
+            message.acl.push(AclPermission.decode(reader, reader.uint32()));
             continue;
           }
         }
@@ -4602,7 +5702,7 @@ export const SetAclRequest: MessageFns<SetAclRequest> = {
   fromPartial(object: DeepPartial<SetAclRequest>): SetAclRequest {
     const message = createBaseSetAclRequest();
     message.keyId = object.keyId ?? "";
-    message.acl = object.acl?.map((e) => AclEntry.fromPartial(e)) || [];
+    message.acl = object.acl?.map((e) => AclPermission.fromPartial(e)) || [];
     return message;
   },
 };
@@ -4712,7 +5812,7 @@ function createBaseGetAclResponse(): GetAclResponse {
 export const GetAclResponse: MessageFns<GetAclResponse> = {
   encode(message: GetAclResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.acl) {
-      AclEntry.encode(v!, writer.uint32(10).fork()).join();
+      AclPermission.encode(v!, writer.uint32(10).fork()).join();
     }
     if (message.superadmin !== false) {
       writer.uint32(16).bool(message.superadmin);
@@ -4738,7 +5838,7 @@ export const GetAclResponse: MessageFns<GetAclResponse> = {
               break;
             }
 
-            message.acl.push(AclEntry.decode(reader, reader.uint32()));
+            message.acl.push(AclPermission.decode(reader, reader.uint32()));
             continue;
           }
           case 2: {
@@ -4766,8 +5866,680 @@ export const GetAclResponse: MessageFns<GetAclResponse> = {
   },
   fromPartial(object: DeepPartial<GetAclResponse>): GetAclResponse {
     const message = createBaseGetAclResponse();
-    message.acl = object.acl?.map((e) => AclEntry.fromPartial(e)) || [];
+    message.acl = object.acl?.map((e) => AclPermission.fromPartial(e)) || [];
     message.superadmin = object.superadmin ?? false;
+    return message;
+  },
+};
+
+function createBaseGetStatusRequest(): GetStatusRequest {
+  return {};
+}
+
+export const GetStatusRequest: MessageFns<GetStatusRequest> = {
+  encode(_: GetStatusRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetStatusRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetStatusRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetStatusRequest>): GetStatusRequest {
+    return GetStatusRequest.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<GetStatusRequest>): GetStatusRequest {
+    const message = createBaseGetStatusRequest();
+    return message;
+  },
+};
+
+function createBaseGetStatusResponse(): GetStatusResponse {
+  return {
+    version: "",
+    startedAt: undefined,
+    role: "",
+    dataDir: "",
+    sync: "",
+    diskTotalBytes: 0,
+    diskFreeBytes: 0,
+    diskFloorBytes: 0,
+    diskLow: false,
+    logBytes: 0,
+    tableBytes: 0,
+    bufferBytes: 0,
+    compactionBytes: 0,
+    memoryBytes: 0,
+    hotBytes: 0,
+    inboxBytes: 0,
+    connections: 0,
+    maxConnections: 0,
+    consumers: 0,
+    queues: 0,
+    messages: 0,
+    deadLetters: 0,
+    httpAddr: "",
+    troubles: [],
+  };
+}
+
+export const GetStatusResponse: MessageFns<GetStatusResponse> = {
+  encode(message: GetStatusResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.version !== "") {
+      writer.uint32(10).string(message.version);
+    }
+    if (message.startedAt !== undefined) {
+      Timestamp.encode(toTimestamp(message.startedAt), writer.uint32(18).fork()).join();
+    }
+    if (message.role !== "") {
+      writer.uint32(26).string(message.role);
+    }
+    if (message.dataDir !== "") {
+      writer.uint32(34).string(message.dataDir);
+    }
+    if (message.sync !== "") {
+      writer.uint32(42).string(message.sync);
+    }
+    if (message.diskTotalBytes !== 0) {
+      writer.uint32(48).uint64(message.diskTotalBytes);
+    }
+    if (message.diskFreeBytes !== 0) {
+      writer.uint32(56).uint64(message.diskFreeBytes);
+    }
+    if (message.diskFloorBytes !== 0) {
+      writer.uint32(64).uint64(message.diskFloorBytes);
+    }
+    if (message.diskLow !== false) {
+      writer.uint32(72).bool(message.diskLow);
+    }
+    if (message.logBytes !== 0) {
+      writer.uint32(80).uint64(message.logBytes);
+    }
+    if (message.tableBytes !== 0) {
+      writer.uint32(88).uint64(message.tableBytes);
+    }
+    if (message.bufferBytes !== 0) {
+      writer.uint32(96).uint64(message.bufferBytes);
+    }
+    if (message.compactionBytes !== 0) {
+      writer.uint32(104).uint64(message.compactionBytes);
+    }
+    if (message.memoryBytes !== 0) {
+      writer.uint32(112).uint64(message.memoryBytes);
+    }
+    if (message.hotBytes !== 0) {
+      writer.uint32(120).uint64(message.hotBytes);
+    }
+    if (message.inboxBytes !== 0) {
+      writer.uint32(128).uint64(message.inboxBytes);
+    }
+    if (message.connections !== 0) {
+      writer.uint32(136).uint32(message.connections);
+    }
+    if (message.maxConnections !== 0) {
+      writer.uint32(144).uint32(message.maxConnections);
+    }
+    if (message.consumers !== 0) {
+      writer.uint32(152).uint32(message.consumers);
+    }
+    if (message.queues !== 0) {
+      writer.uint32(160).uint32(message.queues);
+    }
+    if (message.messages !== 0) {
+      writer.uint32(168).uint64(message.messages);
+    }
+    if (message.deadLetters !== 0) {
+      writer.uint32(176).uint64(message.deadLetters);
+    }
+    if (message.httpAddr !== "") {
+      writer.uint32(186).string(message.httpAddr);
+    }
+    for (const v of message.troubles) {
+      Trouble.encode(v!, writer.uint32(194).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetStatusResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetStatusResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.version = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.startedAt = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.role = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.dataDir = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.sync = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.diskTotalBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.diskFreeBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.diskFloorBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.diskLow = reader.bool();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.logBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.tableBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.bufferBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.compactionBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.memoryBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.hotBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.inboxBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 17: {
+            if (tag !== 136) {
+              break;
+            }
+
+            message.connections = reader.uint32();
+            continue;
+          }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.maxConnections = reader.uint32();
+            continue;
+          }
+          case 19: {
+            if (tag !== 152) {
+              break;
+            }
+
+            message.consumers = reader.uint32();
+            continue;
+          }
+          case 20: {
+            if (tag !== 160) {
+              break;
+            }
+
+            message.queues = reader.uint32();
+            continue;
+          }
+          case 21: {
+            if (tag !== 168) {
+              break;
+            }
+
+            message.messages = longToNumber(reader.uint64());
+            continue;
+          }
+          case 22: {
+            if (tag !== 176) {
+              break;
+            }
+
+            message.deadLetters = longToNumber(reader.uint64());
+            continue;
+          }
+          case 23: {
+            if (tag !== 186) {
+              break;
+            }
+
+            message.httpAddr = reader.string();
+            continue;
+          }
+          case 24: {
+            if (tag !== 194) {
+              break;
+            }
+
+            message.troubles.push(Trouble.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetStatusResponse>): GetStatusResponse {
+    return GetStatusResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetStatusResponse>): GetStatusResponse {
+    const message = createBaseGetStatusResponse();
+    message.version = object.version ?? "";
+    message.startedAt = object.startedAt ?? undefined;
+    message.role = object.role ?? "";
+    message.dataDir = object.dataDir ?? "";
+    message.sync = object.sync ?? "";
+    message.diskTotalBytes = object.diskTotalBytes ?? 0;
+    message.diskFreeBytes = object.diskFreeBytes ?? 0;
+    message.diskFloorBytes = object.diskFloorBytes ?? 0;
+    message.diskLow = object.diskLow ?? false;
+    message.logBytes = object.logBytes ?? 0;
+    message.tableBytes = object.tableBytes ?? 0;
+    message.bufferBytes = object.bufferBytes ?? 0;
+    message.compactionBytes = object.compactionBytes ?? 0;
+    message.memoryBytes = object.memoryBytes ?? 0;
+    message.hotBytes = object.hotBytes ?? 0;
+    message.inboxBytes = object.inboxBytes ?? 0;
+    message.connections = object.connections ?? 0;
+    message.maxConnections = object.maxConnections ?? 0;
+    message.consumers = object.consumers ?? 0;
+    message.queues = object.queues ?? 0;
+    message.messages = object.messages ?? 0;
+    message.deadLetters = object.deadLetters ?? 0;
+    message.httpAddr = object.httpAddr ?? "";
+    message.troubles = object.troubles?.map((e) => Trouble.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseTrouble(): Trouble {
+  return { severity: 0, kind: "", queue: "", what: "", remedy: "" };
+}
+
+export const Trouble: MessageFns<Trouble> = {
+  encode(message: Trouble, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.severity !== 0) {
+      writer.uint32(8).int32(message.severity);
+    }
+    if (message.kind !== "") {
+      writer.uint32(18).string(message.kind);
+    }
+    if (message.queue !== "") {
+      writer.uint32(26).string(message.queue);
+    }
+    if (message.what !== "") {
+      writer.uint32(34).string(message.what);
+    }
+    if (message.remedy !== "") {
+      writer.uint32(42).string(message.remedy);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Trouble {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseTrouble();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.severity = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.kind = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.queue = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.what = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.remedy = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Trouble>): Trouble {
+    return Trouble.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Trouble>): Trouble {
+    const message = createBaseTrouble();
+    message.severity = object.severity ?? 0;
+    message.kind = object.kind ?? "";
+    message.queue = object.queue ?? "";
+    message.what = object.what ?? "";
+    message.remedy = object.remedy ?? "";
+    return message;
+  },
+};
+
+function createBaseBackupRequest(): BackupRequest {
+  return { directory: "" };
+}
+
+export const BackupRequest: MessageFns<BackupRequest> = {
+  encode(message: BackupRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.directory !== "") {
+      writer.uint32(10).string(message.directory);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BackupRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBackupRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.directory = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BackupRequest>): BackupRequest {
+    return BackupRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BackupRequest>): BackupRequest {
+    const message = createBaseBackupRequest();
+    message.directory = object.directory ?? "";
+    return message;
+  },
+};
+
+function createBaseBackupResponse(): BackupResponse {
+  return { phase: "", doneBytes: 0, totalBytes: 0, path: "", messages: 0, copiedBytes: 0 };
+}
+
+export const BackupResponse: MessageFns<BackupResponse> = {
+  encode(message: BackupResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.phase !== "") {
+      writer.uint32(10).string(message.phase);
+    }
+    if (message.doneBytes !== 0) {
+      writer.uint32(16).uint64(message.doneBytes);
+    }
+    if (message.totalBytes !== 0) {
+      writer.uint32(24).uint64(message.totalBytes);
+    }
+    if (message.path !== "") {
+      writer.uint32(34).string(message.path);
+    }
+    if (message.messages !== 0) {
+      writer.uint32(40).uint64(message.messages);
+    }
+    if (message.copiedBytes !== 0) {
+      writer.uint32(48).uint64(message.copiedBytes);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BackupResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBackupResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.phase = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.doneBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.totalBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.path = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.messages = longToNumber(reader.uint64());
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.copiedBytes = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BackupResponse>): BackupResponse {
+    return BackupResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BackupResponse>): BackupResponse {
+    const message = createBaseBackupResponse();
+    message.phase = object.phase ?? "";
+    message.doneBytes = object.doneBytes ?? 0;
+    message.totalBytes = object.totalBytes ?? 0;
+    message.path = object.path ?? "";
+    message.messages = object.messages ?? 0;
+    message.copiedBytes = object.copiedBytes ?? 0;
     return message;
   },
 };

@@ -16,6 +16,20 @@ export const protobufFileName = "fila/v1/messages.proto";
  * Field numbers are fixed for ever. New fields take new numbers; `buf breaking` guards that.
  */
 
+/** The kinds of failure. */
+export enum FailureCause {
+  /** UNSPECIFIED - Not set. */
+  UNSPECIFIED = 0,
+  /** NACK - A consumer nacked the delivery. */
+  NACK = 1,
+  /** EXPIRED - The delivery's lease ran out. */
+  EXPIRED = 2,
+  /** MAX_ATTEMPTS - Dead-lettered: as many attempts as the queue allows. */
+  MAX_ATTEMPTS = 3,
+  /** HOOK - Dead-lettered: the on_failure hook said so. */
+  HOOK = 4,
+}
+
 /**
  * Why a request, or one item of a batch, was refused. The name without its prefix is the value of
  * the `fila-reason` trailer on a failed call. SDKs choose their error type by it, never by text.
@@ -110,6 +124,20 @@ export interface MessageMetadata {
   lastError: string;
   /** Tokens taken from each throttle key's bucket; 0 means 1. */
   throttleCost: number;
+  /** The last five failures, oldest first; a redrive keeps them. */
+  failures: Failure[];
+}
+
+/** One failed delivery, or what moved the message to the dead-letter queue. */
+export interface Failure {
+  /** When it happened, on the broker's wall clock. */
+  failedAt:
+    | Date
+    | undefined;
+  /** What kind of failure it was. */
+  cause: FailureCause;
+  /** What was said about it, cut to 256 bytes. */
+  error: string;
 }
 
 /** When things happened to a message, on the broker's wall clock. */
@@ -343,6 +371,7 @@ function createBaseMessageMetadata(): MessageMetadata {
     leaseToken: "",
     lastError: "",
     throttleCost: 0,
+    failures: [],
   };
 }
 
@@ -371,6 +400,9 @@ export const MessageMetadata: MessageFns<MessageMetadata> = {
     }
     if (message.throttleCost !== 0) {
       writer.uint32(64).uint32(message.throttleCost);
+    }
+    for (const v of message.failures) {
+      Failure.encode(v!, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -452,6 +484,14 @@ export const MessageMetadata: MessageFns<MessageMetadata> = {
             message.throttleCost = reader.uint32();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.failures.push(Failure.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -477,6 +517,86 @@ export const MessageMetadata: MessageFns<MessageMetadata> = {
     message.leaseToken = object.leaseToken ?? "";
     message.lastError = object.lastError ?? "";
     message.throttleCost = object.throttleCost ?? 0;
+    message.failures = object.failures?.map((e) => Failure.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseFailure(): Failure {
+  return { failedAt: undefined, cause: 0, error: "" };
+}
+
+export const Failure: MessageFns<Failure> = {
+  encode(message: Failure, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.failedAt !== undefined) {
+      Timestamp.encode(toTimestamp(message.failedAt), writer.uint32(10).fork()).join();
+    }
+    if (message.cause !== 0) {
+      writer.uint32(16).int32(message.cause);
+    }
+    if (message.error !== "") {
+      writer.uint32(26).string(message.error);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Failure {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseFailure();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.failedAt = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.cause = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.error = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Failure>): Failure {
+    return Failure.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Failure>): Failure {
+    const message = createBaseFailure();
+    message.failedAt = object.failedAt ?? undefined;
+    message.cause = object.cause ?? 0;
+    message.error = object.error ?? "";
     return message;
   },
 };

@@ -144,7 +144,10 @@ export interface NackRequest {
   error: string;
   /** The token of the delivery; empty lets the message id alone decide. */
   leaseToken: string;
-  /** Backpressure, not failure: the message comes back after this time and no attempt is counted. */
+  /**
+   * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+   * 0 gives it back at once, to the place that it had.
+   */
   retryAfterMs?:
     | number
     | undefined;
@@ -211,6 +214,92 @@ export interface ExtendLeaseResult {
     | ItemError
     | undefined;
   /** When the lease ends now. */
+  leaseExpiresAt: Date | undefined;
+}
+
+/**
+ * Many settlements of grants. A grant is what one delivery frame leases: its messages share a lease
+ * token.
+ */
+export interface SettleGrantsRequest {
+  /**
+   * Each is done or refused on its own. They and the message ids that they except are at most
+   * `limits.max_batch_messages` together.
+   */
+  settlements: GrantSettlement[];
+}
+
+/**
+ * Settles what is left of one grant. Messages of it that were settled before do not count any more;
+ * LEASE_EXPIRED says that none is left.
+ */
+export interface GrantSettlement {
+  /** The queue that holds the messages. */
+  queue: string;
+  /** The token that the messages were delivered with. */
+  leaseToken: string;
+  /** Messages that are left alone; those that the grant does not hold are no error. */
+  exceptMessageIds: string[];
+  /**
+   * Do this only if it settles exactly so many messages; otherwise nothing is done, and that is
+   * LEASE_EXPIRED. 0 settles what is left.
+   */
+  expectedMessages: number;
+  /** They were processed: they are gone. */
+  ack?:
+    | GrantAck
+    | undefined;
+  /** Processing failed, or they are given back. */
+  nack?:
+    | GrantNack
+    | undefined;
+  /** Their leases last longer. */
+  extend?: GrantExtension | undefined;
+}
+
+/** Settles the messages of a grant as processed. */
+export interface GrantAck {
+}
+
+/** Settles the deliveries of a grant as failed, each as a nack of its own would. */
+export interface GrantNack {
+  /** What went wrong, for hooks and for people; at most 4 KiB are kept. */
+  error: string;
+  /**
+   * Backpressure, not failure: the messages come back after this time and no attempt is counted.
+   * 0 gives them back at once, to the places that they had.
+   */
+  retryAfterMs?:
+    | number
+    | undefined;
+  /**
+   * With retry_after_ms: this throttle key, which one of the messages carries, lets nothing
+   * through, for anybody, until then.
+   */
+  throttleKey: string;
+}
+
+/** Prolongs the leases of a grant, counted from now. */
+export interface GrantExtension {
+  /** They end this long from now; 0 takes the queue's visibility timeout. */
+  extendMs: number;
+}
+
+/** One result per settlement, in order. */
+export interface SettleGrantsResponse {
+  /** As many as there were settlements. */
+  results: GrantResult[];
+}
+
+/** The outcome of one settlement of a grant. */
+export interface GrantResult {
+  /** Set when it was refused; nothing was done then. */
+  error:
+    | ItemError
+    | undefined;
+  /** How many messages were settled or prolonged. */
+  messages: number;
+  /** When the leases end now; set for an extension. */
   leaseExpiresAt: Date | undefined;
 }
 
@@ -1794,6 +1883,511 @@ export const ExtendLeaseResult: MessageFns<ExtendLeaseResult> = {
     message.error = (object.error !== undefined && object.error !== null)
       ? ItemError.fromPartial(object.error)
       : undefined;
+    message.leaseExpiresAt = object.leaseExpiresAt ?? undefined;
+    return message;
+  },
+};
+
+function createBaseSettleGrantsRequest(): SettleGrantsRequest {
+  return { settlements: [] };
+}
+
+export const SettleGrantsRequest: MessageFns<SettleGrantsRequest> = {
+  encode(message: SettleGrantsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.settlements) {
+      GrantSettlement.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SettleGrantsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSettleGrantsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.settlements.push(GrantSettlement.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SettleGrantsRequest>): SettleGrantsRequest {
+    return SettleGrantsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SettleGrantsRequest>): SettleGrantsRequest {
+    const message = createBaseSettleGrantsRequest();
+    message.settlements = object.settlements?.map((e) => GrantSettlement.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseGrantSettlement(): GrantSettlement {
+  return {
+    queue: "",
+    leaseToken: "",
+    exceptMessageIds: [],
+    expectedMessages: 0,
+    ack: undefined,
+    nack: undefined,
+    extend: undefined,
+  };
+}
+
+export const GrantSettlement: MessageFns<GrantSettlement> = {
+  encode(message: GrantSettlement, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.queue !== "") {
+      writer.uint32(10).string(message.queue);
+    }
+    if (message.leaseToken !== "") {
+      writer.uint32(18).string(message.leaseToken);
+    }
+    for (const v of message.exceptMessageIds) {
+      writer.uint32(26).string(v!);
+    }
+    if (message.expectedMessages !== 0) {
+      writer.uint32(32).uint32(message.expectedMessages);
+    }
+    if (message.ack !== undefined) {
+      GrantAck.encode(message.ack, writer.uint32(42).fork()).join();
+    }
+    if (message.nack !== undefined) {
+      GrantNack.encode(message.nack, writer.uint32(50).fork()).join();
+    }
+    if (message.extend !== undefined) {
+      GrantExtension.encode(message.extend, writer.uint32(58).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GrantSettlement {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGrantSettlement();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.queue = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.leaseToken = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.exceptMessageIds.push(reader.string());
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.expectedMessages = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.ack = GrantAck.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.nack = GrantNack.decode(reader, reader.uint32());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.extend = GrantExtension.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GrantSettlement>): GrantSettlement {
+    return GrantSettlement.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GrantSettlement>): GrantSettlement {
+    const message = createBaseGrantSettlement();
+    message.queue = object.queue ?? "";
+    message.leaseToken = object.leaseToken ?? "";
+    message.exceptMessageIds = object.exceptMessageIds?.map((e) => e) || [];
+    message.expectedMessages = object.expectedMessages ?? 0;
+    message.ack = (object.ack !== undefined && object.ack !== null) ? GrantAck.fromPartial(object.ack) : undefined;
+    message.nack = (object.nack !== undefined && object.nack !== null) ? GrantNack.fromPartial(object.nack) : undefined;
+    message.extend = (object.extend !== undefined && object.extend !== null)
+      ? GrantExtension.fromPartial(object.extend)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseGrantAck(): GrantAck {
+  return {};
+}
+
+export const GrantAck: MessageFns<GrantAck> = {
+  encode(_: GrantAck, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GrantAck {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGrantAck();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GrantAck>): GrantAck {
+    return GrantAck.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<GrantAck>): GrantAck {
+    const message = createBaseGrantAck();
+    return message;
+  },
+};
+
+function createBaseGrantNack(): GrantNack {
+  return { error: "", retryAfterMs: undefined, throttleKey: "" };
+}
+
+export const GrantNack: MessageFns<GrantNack> = {
+  encode(message: GrantNack, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.error !== "") {
+      writer.uint32(10).string(message.error);
+    }
+    if (message.retryAfterMs !== undefined) {
+      writer.uint32(16).uint64(message.retryAfterMs);
+    }
+    if (message.throttleKey !== "") {
+      writer.uint32(26).string(message.throttleKey);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GrantNack {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGrantNack();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.error = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.retryAfterMs = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.throttleKey = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GrantNack>): GrantNack {
+    return GrantNack.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GrantNack>): GrantNack {
+    const message = createBaseGrantNack();
+    message.error = object.error ?? "";
+    message.retryAfterMs = object.retryAfterMs ?? undefined;
+    message.throttleKey = object.throttleKey ?? "";
+    return message;
+  },
+};
+
+function createBaseGrantExtension(): GrantExtension {
+  return { extendMs: 0 };
+}
+
+export const GrantExtension: MessageFns<GrantExtension> = {
+  encode(message: GrantExtension, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.extendMs !== 0) {
+      writer.uint32(8).uint64(message.extendMs);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GrantExtension {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGrantExtension();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.extendMs = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GrantExtension>): GrantExtension {
+    return GrantExtension.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GrantExtension>): GrantExtension {
+    const message = createBaseGrantExtension();
+    message.extendMs = object.extendMs ?? 0;
+    return message;
+  },
+};
+
+function createBaseSettleGrantsResponse(): SettleGrantsResponse {
+  return { results: [] };
+}
+
+export const SettleGrantsResponse: MessageFns<SettleGrantsResponse> = {
+  encode(message: SettleGrantsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.results) {
+      GrantResult.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SettleGrantsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSettleGrantsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.results.push(GrantResult.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SettleGrantsResponse>): SettleGrantsResponse {
+    return SettleGrantsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SettleGrantsResponse>): SettleGrantsResponse {
+    const message = createBaseSettleGrantsResponse();
+    message.results = object.results?.map((e) => GrantResult.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseGrantResult(): GrantResult {
+  return { error: undefined, messages: 0, leaseExpiresAt: undefined };
+}
+
+export const GrantResult: MessageFns<GrantResult> = {
+  encode(message: GrantResult, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.error !== undefined) {
+      ItemError.encode(message.error, writer.uint32(10).fork()).join();
+    }
+    if (message.messages !== 0) {
+      writer.uint32(16).uint32(message.messages);
+    }
+    if (message.leaseExpiresAt !== undefined) {
+      Timestamp.encode(toTimestamp(message.leaseExpiresAt), writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GrantResult {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGrantResult();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.error = ItemError.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.messages = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.leaseExpiresAt = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GrantResult>): GrantResult {
+    return GrantResult.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GrantResult>): GrantResult {
+    const message = createBaseGrantResult();
+    message.error = (object.error !== undefined && object.error !== null)
+      ? ItemError.fromPartial(object.error)
+      : undefined;
+    message.messages = object.messages ?? 0;
     message.leaseExpiresAt = object.leaseExpiresAt ?? undefined;
     return message;
   },

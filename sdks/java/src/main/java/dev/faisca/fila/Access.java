@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 package dev.faisca.fila;
 
+import dev.faisca.fila.internal.v1.AclPermission;
 import dev.faisca.fila.internal.v1.CreateApiKeyRequest;
 import dev.faisca.fila.internal.v1.FilaAdminGrpc;
 import dev.faisca.fila.internal.v1.GetAclRequest;
@@ -9,6 +10,7 @@ import dev.faisca.fila.internal.v1.RevokeApiKeyRequest;
 import dev.faisca.fila.internal.v1.SetAclRequest;
 import java.time.Instant;
 import java.util.List;
+import java.util.Locale;
 
 /** Who may do what: requests about API keys and their permissions, and their answers. No I/O. */
 final class Access {
@@ -16,17 +18,16 @@ final class Access {
 
   static Call<?, ?, NewApiKey> createApiKey(
       String name, List<AclEntry> acl, Instant expiresAt, boolean isSuperadmin) {
-    CreateApiKeyRequest.Builder request =
+    CreateApiKeyRequest request =
         CreateApiKeyRequest.newBuilder()
             .setName(Wire.named("name", name))
+            .setExpiresAtMs(expiry(expiresAt))
             .setSuperadmin(isSuperadmin)
-            .addAllAcl(raw(acl));
-    if (expiresAt != null) {
-      request.setExpiresAt(Wire.timestamp(expiresAt));
-    }
+            .addAllAcl(raw(acl))
+            .build();
     return Call.once(
         FilaAdminGrpc.getCreateApiKeyMethod(),
-        request.build(),
+        request,
         answer -> new NewApiKey(answer.getKeyId(), answer.getSecret()),
         null);
   }
@@ -60,27 +61,35 @@ final class Access {
         null);
   }
 
-  private static List<dev.faisca.fila.internal.v1.AclEntry> raw(List<AclEntry> acl) {
+  /** 0 for a key that never expires, and never 0 for one that does. */
+  private static long expiry(Instant expiresAt) {
+    return expiresAt == null ? 0 : Math.max(expiresAt.toEpochMilli(), 1);
+  }
+
+  private static List<AclPermission> raw(List<AclEntry> acl) {
     return acl.stream()
         .map(
             entry ->
-                dev.faisca.fila.internal.v1.AclEntry.newBuilder()
-                    .setPermission(
-                        dev.faisca.fila.internal.v1.Permission.valueOf(
-                            "PERMISSION_" + entry.permission().name()))
+                AclPermission.newBuilder()
+                    .setKind(entry.permission().name().toLowerCase(Locale.ROOT))
                     .setPattern(entry.pattern())
                     .build())
         .toList();
   }
 
-  private static List<AclEntry> entries(List<dev.faisca.fila.internal.v1.AclEntry> raw) {
+  private static List<AclEntry> entries(List<AclPermission> raw) {
     return raw.stream()
-        .map(
-            entry ->
-                new AclEntry(
-                    AdminAnswers.member(Permission.class, entry.getPermission()),
-                    entry.getPattern()))
+        .map(entry -> new AclEntry(permission(entry.getKind()), entry.getPattern()))
         .toList();
+  }
+
+  private static Permission permission(String kind) {
+    for (Permission permission : Permission.values()) {
+      if (permission.name().equalsIgnoreCase(kind)) {
+        return permission;
+      }
+    }
+    return null;
   }
 
   private static ApiKeyInfo info(dev.faisca.fila.internal.v1.ApiKeyInfo raw) {

@@ -14,6 +14,7 @@ import dev.faisca.fila.internal.v1.GetStatsRequest;
 import dev.faisca.fila.internal.v1.ListConfigRequest;
 import dev.faisca.fila.internal.v1.ListConfigResponse;
 import dev.faisca.fila.internal.v1.ListQueuesRequest;
+import dev.faisca.fila.internal.v1.ListThrottlesRequest;
 import dev.faisca.fila.internal.v1.PauseRequest;
 import dev.faisca.fila.internal.v1.PeekRequest;
 import dev.faisca.fila.internal.v1.PurgeRequest;
@@ -23,6 +24,7 @@ import dev.faisca.fila.internal.v1.RedriveResponse;
 import dev.faisca.fila.internal.v1.ResumeRequest;
 import dev.faisca.fila.internal.v1.SetConfigRequest;
 import dev.faisca.fila.internal.v1.UpdateQueueRequest;
+import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -60,10 +62,17 @@ final class Admin {
         queue);
   }
 
-  static Call<?, ?, Void> deleteQueue(String queue) {
+  static Call<?, ?, DeletedQueue> deleteQueue(String queue, boolean keepDeadLetters) {
     DeleteQueueRequest request =
-        DeleteQueueRequest.newBuilder().setQueue(Wire.named("queue", queue)).build();
-    return Call.once(FilaAdminGrpc.getDeleteQueueMethod(), request, answer -> null, queue);
+        DeleteQueueRequest.newBuilder()
+            .setQueue(Wire.named("queue", queue))
+            .setKeepDeadLetters(keepDeadLetters)
+            .build();
+    return Call.once(
+        FilaAdminGrpc.getDeleteQueueMethod(),
+        request,
+        answer -> new DeletedQueue(answer.getMessages(), answer.getDeadLetters()),
+        queue);
   }
 
   static Call<?, ?, List<QueueInfo>> listQueues() {
@@ -162,6 +171,32 @@ final class Admin {
         .about(messageId);
   }
 
+  static Call<?, ?, ThrottlePage> listThrottles(ThrottleFilter filter) {
+    ListThrottlesRequest request =
+        ListThrottlesRequest.newBuilder()
+            .setPrefix(filter.prefix())
+            .setUnset(filter.isUnset())
+            .setLimit(filter.limit())
+            .build();
+    return Call.repeatable(
+        FilaAdminGrpc.getListThrottlesMethod(), request, AdminAnswers::throttles, null);
+  }
+
+  static Call<?, ?, Void> pauseThrottle(String key, Duration duration) {
+    PauseRequest request =
+        PauseRequest.newBuilder()
+            .setThrottleKey(Wire.named("key", key))
+            .setDurationMs(Wire.millis("duration", duration))
+            .build();
+    return Call.once(FilaAdminGrpc.getPauseMethod(), request, answer -> null, null);
+  }
+
+  static Call<?, ?, Void> resumeThrottle(String key) {
+    ResumeRequest request =
+        ResumeRequest.newBuilder().setThrottleKey(Wire.named("key", key)).build();
+    return Call.once(FilaAdminGrpc.getResumeMethod(), request, answer -> null, null);
+  }
+
   static Call<?, ?, Void> setConfig(String key, String value) {
     SetConfigRequest request =
         SetConfigRequest.newBuilder()
@@ -169,6 +204,18 @@ final class Admin {
             .setValue(Wire.named("value", value))
             .build();
     return Call.repeatable(FilaAdminGrpc.getSetConfigMethod(), request, answer -> null, null);
+  }
+
+  static Call<?, ?, Void> setConfigAll(Map<String, String> entries) {
+    SetConfigRequest.Builder request = SetConfigRequest.newBuilder();
+    entries.forEach(
+        (key, value) ->
+            request
+                .addEntriesBuilder()
+                .setKey(Wire.named("key", key))
+                .setValue(Wire.named("value", value)));
+    return Call.repeatable(
+        FilaAdminGrpc.getSetConfigMethod(), request.build(), answer -> null, null);
   }
 
   static Call<?, ?, String> getConfig(String key) {

@@ -3,10 +3,12 @@ package dev.faisca.fila;
 
 import dev.faisca.fila.internal.v1.ExplainResponse;
 import dev.faisca.fila.internal.v1.GetStatsResponse;
+import dev.faisca.fila.internal.v1.ListThrottlesResponse;
 import dev.faisca.fila.internal.v1.PeekResponse;
 import dev.faisca.fila.internal.v1.PerFairnessKeyStats;
 import dev.faisca.fila.internal.v1.PerThrottleKeyStats;
 import java.time.Duration;
+import java.util.List;
 
 /** The answers of FilaAdmin as plain values, which hold nothing of the contract's classes. */
 final class AdminAnswers {
@@ -18,9 +20,10 @@ final class AdminAnswers {
         raw.getDepth(),
         raw.getInFlight(),
         raw.getActiveConsumers(),
-        raw.getDelayed(),
+        raw.getLeaderNodeId(),
         raw.getPaused(),
-        raw.getDeadLetterOf());
+        raw.getDeadLetterOf(),
+        raw.getDelayed());
   }
 
   static QueueConfig config(dev.faisca.fila.internal.v1.QueueConfig raw) {
@@ -50,15 +53,18 @@ final class AdminAnswers {
         raw.getQuantum(),
         raw.getPerKeyStatsList().stream().map(AdminAnswers::fairnessKey).toList(),
         raw.getPerThrottleStatsList().stream().map(AdminAnswers::throttleKey).toList(),
-        raw.getDelayed(),
-        raw.getPaused(),
+        raw.getLeaderNodeId(),
+        raw.getReplicationCount(),
         counters(raw.getCounters()),
         config(raw.getConfig()),
         Duration.ofMillis(raw.getOldestPendingAgeMs()),
         raw.getDeadLetterOf(),
         raw.getConsumerCredit(),
         raw.getThrottled(),
-        raw.hasHooks() ? hooks(raw.getHooks()) : null);
+        raw.hasHooks() ? hooks(raw.getHooks()) : null,
+        raw.getDelayed(),
+        raw.getPaused(),
+        raw.getRoundKey());
   }
 
   private static FairnessKeyStats fairnessKey(PerFairnessKeyStats raw) {
@@ -69,7 +75,8 @@ final class AdminAnswers {
         raw.getWeight(),
         raw.getDelivered(),
         raw.getThrottled(),
-        raw.getPaused());
+        raw.getPaused(),
+        raw.hasRoundPosition() ? raw.getRoundPosition() : null);
   }
 
   private static ThrottleKeyStats throttleKey(PerThrottleKeyStats raw) {
@@ -83,7 +90,29 @@ final class AdminAnswers {
         raw.getConcurrencyLimit(),
         raw.getInFlight(),
         Wire.moment(raw.hasPausedUntil(), raw.getPausedUntil()),
-        raw.getWaiting());
+        raw.getWaiting(),
+        raw.getPassedPerSecond(),
+        raw.getBlockedPerSecond(),
+        raw.getPattern(),
+        raw.getUnset(),
+        raw.getPaused());
+  }
+
+  static ThrottlePage throttles(ListThrottlesResponse raw) {
+    return new ThrottlePage(
+        raw.getThrottlesList().stream().map(AdminAnswers::throttleKey).toList(),
+        raw.getTotalCount());
+  }
+
+  static List<Failure> failures(List<dev.faisca.fila.internal.v1.Failure> rows) {
+    return rows.stream()
+        .map(
+            row ->
+                new Failure(
+                    Wire.moment(row.hasFailedAt(), row.getFailedAt()),
+                    member(FailureCause.class, row.getCause()),
+                    row.getError()))
+        .toList();
   }
 
   private static QueueCounters counters(dev.faisca.fila.internal.v1.QueueCounters raw) {
@@ -127,7 +156,9 @@ final class AdminAnswers {
         raw.getFairnessKey(),
         raw.getPendingCount(),
         raw.getAhead(),
-        member(MessageState.class, raw.getState()));
+        member(MessageState.class, raw.getState()),
+        failures(raw.getFailuresList()),
+        List.copyOf(raw.getUnsetThrottleKeysList()));
   }
 
   private static WaitReason reason(dev.faisca.fila.internal.v1.WaitReason raw) {

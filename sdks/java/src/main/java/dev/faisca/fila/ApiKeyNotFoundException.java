@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class ApiKeyNotFoundException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  ApiKeyNotFoundException(Failure failure) {
+  ApiKeyNotFoundException(CallFailure failure) {
     super("no API key has that id", failure);
   }
 }

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class CancelledException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  CancelledException(Failure failure) {
+  CancelledException(CallFailure failure) {
     super("the call was cancelled; the outcome is unknown", failure);
   }
 }

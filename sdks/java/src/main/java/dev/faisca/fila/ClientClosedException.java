@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class ClientClosedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  ClientClosedException(Failure failure) {
+  ClientClosedException(CallFailure failure) {
     super("the client is closed", failure);
   }
 }

@@ -28,7 +28,13 @@ final class Coalescer<I, T> {
       "no answer to earlier requests came in time; this one was not sent";
   private static final String NOT_ANSWERED = "no answer came in time; the outcome is unknown";
 
-  private final BatchRpc<I, T> rpc;
+  /** How a batch of items is sent: one outcome for each, in order. */
+  interface Sending<I, T> {
+    CompletableFuture<List<Outcome<T>>> send(
+        Connection connection, List<Item<I>> items, Deadline deadline, Map<String, String> trace);
+  }
+
+  private final Sending<I, T> sending;
   private final Connection connection;
   // Guards the two below and what can change in a seat. Nobody waits while a slot is free.
   private final Object lock = new Object();
@@ -36,7 +42,11 @@ final class Coalescer<I, T> {
   private int freeSlots = REQUESTS_UNDER_WAY_MAX;
 
   Coalescer(BatchRpc<I, T> rpc, Connection connection) {
-    this.rpc = rpc;
+    this((to, items, deadline, trace) -> to.send(rpc.call(items), deadline, trace), connection);
+  }
+
+  Coalescer(Sending<I, T> sending, Connection connection) {
+    this.sending = sending;
     this.connection = connection;
   }
 
@@ -70,9 +80,7 @@ final class Coalescer<I, T> {
         deadline = seat.deadline;
       }
     }
-    // The request can carry one trace; each message has its own in its headers.
-    CompletableFuture<List<Outcome<T>>> request =
-        connection.send(rpc.call(items), deadline, batch.get(0).trace);
+    CompletableFuture<List<Outcome<T>>> request = request(batch, items, deadline);
     synchronized (lock) {
       Sent<T> sent = new Sent<>(request, batch);
       batch.forEach(seat -> seat.sent = sent);
@@ -80,6 +88,17 @@ final class Coalescer<I, T> {
     // Some may have left before they could see what to cancel.
     batch.get(0).cancelIfDeserted();
     request.whenComplete((outcomes, error) -> finish(batch, items, outcomes, error));
+  }
+
+  /** Never throws: the slot is given back by whoever waits for the answer. */
+  private CompletableFuture<List<Outcome<T>>> request(
+      List<Seat> batch, List<Item<I>> items, Deadline deadline) {
+    try {
+      // The request can carry one trace; each message has its own in its headers.
+      return sending.send(connection, items, deadline, batch.get(0).trace);
+    } catch (RuntimeException | Error unsent) {
+      return CompletableFuture.failedFuture(unsent);
+    }
   }
 
   private void finish(
@@ -163,9 +182,9 @@ final class Coalescer<I, T> {
       synchronized (lock) {
         text = isSent ? NOT_ANSWERED : NOT_SENT;
       }
-      completeExceptionally(
-          Errors.fromStatus(
-              new Failure(text, "DEADLINE_EXCEEDED", null, item.queue(), item.messageId(), null)));
+      CallFailure tooLate =
+          new CallFailure(text, "DEADLINE_EXCEEDED", null, item.queue(), item.messageId(), null);
+      completeExceptionally(Errors.fromStatus(tooLate));
     }
 
     @Override

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class ConfigNotFoundException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  ConfigNotFoundException(Failure failure) {
+  ConfigNotFoundException(CallFailure failure) {
     super("no runtime configuration entry has that key", failure);
   }
 }

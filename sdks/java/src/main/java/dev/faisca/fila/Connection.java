@@ -39,6 +39,7 @@ final class Connection {
   // What waits to be sent again. Closing hurries it along, so that nobody waits for nothing.
   private final Set<Runnable> pauses = ConcurrentHashMap.newKeySet();
   private volatile boolean isClosed;
+  private volatile boolean hasGrants = true;
 
   Connection(ClientOptions options) {
     this.options = options;
@@ -47,6 +48,15 @@ final class Connection {
     this.timer = new ScheduledThreadPoolExecutor(1, Connection::timerThread);
     timer.setRemoveOnCancelPolicy(true);
     Reconnect.watch(channel, options.backoff(), timer);
+  }
+
+  /** Whether the broker settles grants: yes, until it says that it knows no such call. */
+  boolean hasGrants() {
+    return hasGrants;
+  }
+
+  void forgetGrants() {
+    hasGrants = false;
   }
 
   private static Thread timerThread(Runnable work) {
@@ -70,7 +80,7 @@ final class Connection {
   }
 
   private static ClientClosedException closed(String queue, String messageId) {
-    return new ClientClosedException(Failure.local(null, queue, messageId));
+    return new ClientClosedException(CallFailure.local(null, queue, messageId));
   }
 
   static Deadline deadline(Duration timeout) {
@@ -135,7 +145,7 @@ final class Connection {
   static CancelledException interrupted() {
     Thread.currentThread().interrupt();
     String text = "the thread was interrupted; the outcome is unknown";
-    return new CancelledException(Failure.local(text, null, null));
+    return new CancelledException(CallFailure.local(text, null, null));
   }
 
   /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
@@ -157,7 +167,7 @@ final class Connection {
       text = text.replace(apiKey, REDACTED);
       cause = null;
     }
-    return Errors.fromStatus(new Failure(text, code, reason, queue, messageId, cause));
+    return Errors.fromStatus(new CallFailure(text, code, reason, queue, messageId, cause));
   }
 
   private String text(Status status, String reason) {

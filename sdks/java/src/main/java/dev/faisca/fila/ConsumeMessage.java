@@ -8,21 +8,28 @@ import java.util.concurrent.CompletableFuture;
 /** A message leased to this client until {@link #leaseExpiresAt}: ack, nack or extend it. */
 public final class ConsumeMessage extends Message {
   private final FilaClient client;
+  private final int frameSize;
   private volatile Instant extendedUntil;
 
-  ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client) {
+  ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client, int frameSize) {
     super(raw);
     this.client = client;
+    this.frameSize = frameSize;
+  }
+
+  @Override
+  int frameSize() {
+    return frameSize;
   }
 
   /** Reports that the message was processed; it is gone. Fails as {@link FilaClient#ack} does. */
   public void ack() throws FilaException {
-    client.ack(queue(), id(), leaseToken());
+    Connection.await(ackAsync());
   }
 
   /** Like {@link #ack}, without waiting for the answer. */
   public CompletableFuture<Void> ackAsync() {
-    return client.ackAsync(queue(), id(), leaseToken());
+    return client.ackAsync(Wire.ack(queue(), id(), leaseToken(), frameSize));
   }
 
   /** Reports that processing failed. Fails as {@link FilaClient#nack} does. */

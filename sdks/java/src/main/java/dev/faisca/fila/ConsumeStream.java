@@ -195,7 +195,8 @@ final class ConsumeStream {
         if (current == this) {
           isReading = false;
           attempts = 0;
-          frame.getMessagesList().forEach(raw -> unread.add(new ConsumeMessage(raw, client)));
+          int size = frame.getMessagesCount();
+          frame.getMessagesList().forEach(raw -> unread.add(new ConsumeMessage(raw, client, size)));
           changed.signalAll();
         }
       } finally {

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class DeadlineExceededException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  DeadlineExceededException(Failure failure) {
+  DeadlineExceededException(CallFailure failure) {
     super("no answer came in time; the outcome is unknown", failure);
   }
 

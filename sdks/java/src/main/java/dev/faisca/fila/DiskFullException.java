@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class DiskFullException extends ResourceExhaustedException {
   private static final long serialVersionUID = 1L;
 
-  DiskFullException(Failure failure) {
+  DiskFullException(CallFailure failure) {
     super("the broker's data volume is nearly full", failure);
   }
 }

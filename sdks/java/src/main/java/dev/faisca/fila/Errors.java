@@ -14,7 +14,7 @@ final class Errors {
   private Errors() {}
 
   /** An exception, and the status that the broker sends with its reason. */
-  private record Kind(Function<Failure, FilaException> create, String code) {}
+  private record Kind(Function<CallFailure, FilaException> create, String code) {}
 
   // Items of a batch carry a reason alone, so the status of an item's error comes from here.
   private static final Map<String, Kind> REASONS =
@@ -44,7 +44,7 @@ final class Errors {
 
   // Statuses that come without a reason: from gRPC itself, a proxy, or a broker newer than this
   // table. Everything that is not listed is an InternalException.
-  private static final Map<String, Function<Failure, FilaException>> STATUSES =
+  private static final Map<String, Function<CallFailure, FilaException>> STATUSES =
       Map.ofEntries(
           entry("ALREADY_EXISTS", QueueAlreadyExistsException::new),
           entry("CANCELLED", CancelledException::new),
@@ -57,18 +57,18 @@ final class Errors {
           entry("UNIMPLEMENTED", UnimplementedException::new));
 
   private static Map.Entry<String, Kind> reason(
-      String name, Function<Failure, FilaException> create, String code) {
+      String name, Function<CallFailure, FilaException> create, String code) {
     return entry(name, new Kind(create, code));
   }
 
   /** The error of one item of a batch; an unknown reason is an InternalException. */
   static FilaException fromReason(String reason, String text, String queue, String messageId) {
     Kind kind = REASONS.getOrDefault(reason, REASONS.get("INTERNAL"));
-    return kind.create.apply(new Failure(text, kind.code, reason, queue, messageId, null));
+    return kind.create.apply(new CallFailure(text, kind.code, reason, queue, messageId, null));
   }
 
   /** The error of a whole call: by its reason if that is known, else by its status. */
-  static FilaException fromStatus(Failure failure) {
+  static FilaException fromStatus(CallFailure failure) {
     Kind kind = failure.reason() == null ? null : REASONS.get(failure.reason());
     if (kind != null) {
       return kind.create.apply(failure);
@@ -89,8 +89,8 @@ final class Errors {
   }
 
   static FilaException about(FilaException error, String text, String queue, String messageId) {
-    Failure failure =
-        new Failure(text, error.code(), error.reason(), queue, messageId, error.getCause());
+    CallFailure failure =
+        new CallFailure(text, error.code(), error.reason(), queue, messageId, error.getCause());
     if (error instanceof ClientClosedException) {
       return new ClientClosedException(failure);
     }

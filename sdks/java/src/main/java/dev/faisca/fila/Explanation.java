@@ -14,6 +14,8 @@ import java.util.List;
  * @param pendingCount messages of the key that wait
  * @param ahead deliveries expected before the one in question
  * @param state the message's state; null when a key was asked about
+ * @param failures the message's last five, oldest first; empty when a key was asked about
+ * @param unsetThrottleKeys the throttle keys it carries that nobody configured
  */
 public record Explanation(
     String summary,
@@ -22,4 +24,6 @@ public record Explanation(
     String fairnessKey,
     long pendingCount,
     long ahead,
-    MessageState state) {}
+    MessageState state,
+    List<Failure> failures,
+    List<String> unsetThrottleKeys) {}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 package dev.faisca.fila;
 
-/** What is known of a failed call; the fields of a {@link FilaException}, any of them null. */
-record Failure(
-    String text, String code, String reason, String queue, String messageId, Throwable cause) {
+import java.time.Instant;
 
-  /** A failure that this client noticed itself, before any status came. */
-  static Failure local(String text, String queue, String messageId) {
-    return new Failure(text, null, null, queue, messageId, null);
-  }
-}
+/**
+ * One failure of a message.
+ *
+ * @param failedAt when it happened, on the broker's clock; null if it does not say
+ * @param cause what kind of failure it was; null for a kind newer than this client
+ * @param error what was said about it, cut to 256 bytes
+ */
+public record Failure(Instant failedAt, FailureCause cause, String error) {}

@@ -11,6 +11,7 @@ package dev.faisca.fila;
  * @param delivered deliveries made since the key became active
  * @param throttled messages that a throttle key holds back
  * @param isPaused true while the key is paused
+ * @param roundPosition its place in the round, 0 when it is its turn; null when it takes no part
  */
 public record FairnessKeyStats(
     String key,
@@ -19,4 +20,5 @@ public record FairnessKeyStats(
     int weight,
     long delivered,
     long throttled,
-    boolean isPaused) {}
+    boolean isPaused,
+    Integer roundPosition) {}

@@ -3,12 +3,14 @@ package dev.faisca.fila;
 
 import dev.faisca.fila.internal.v1.AckRequest;
 import dev.faisca.fila.internal.v1.EnqueueRequest;
+import dev.faisca.fila.internal.v1.GrantSettlement;
 import dev.faisca.fila.internal.v1.LeaseExtension;
 import dev.faisca.fila.internal.v1.NackRequest;
 import io.grpc.Deadline;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -42,7 +44,7 @@ public final class FilaClient implements AutoCloseable {
     this.connection = new Connection(options);
     this.timeout = options.timeout();
     this.enqueues = new Coalescer<>(Wire.ENQUEUE, connection);
-    this.acks = new Coalescer<>(Wire.ACK, connection);
+    this.acks = new Coalescer<>(Grants::ackTogether, connection);
     this.nacks = new Coalescer<>(Wire.NACK, connection);
     this.extensions = new Coalescer<>(Wire.EXTEND, connection);
     this.consumers = ConcurrentHashMap.newKeySet();
@@ -188,15 +190,59 @@ public final class FilaClient implements AutoCloseable {
     Connection.await(ackAsync(queue, messageId, leaseToken));
   }
 
-  /** Like {@link #ack}, without waiting for the answer. */
+  /** Like {@link #ack}, without waiting. */
   public CompletableFuture<Void> ackAsync(String queue, String messageId, String leaseToken) {
-    return acks.submit(
-        Wire.ack(queue, messageId, leaseToken), Connection.deadline(timeout), Tracing.current());
+    return ackAsync(Wire.ack(queue, messageId, leaseToken, 0));
   }
 
-  /** Acks many messages; one result for each, in order. */
+  CompletableFuture<Void> ackAsync(Item<AckRequest> item) {
+    return acks.submit(item, Connection.deadline(timeout), Tracing.current());
+  }
+
+  /**
+   * Acks many messages; one result for each, in order. Those that came together, and are acked
+   * together, travel as one.
+   */
   public List<SettleResult> ackMany(Iterable<? extends Message> messages) throws FilaException {
-    return settleAll(Wire.ACK, messages, m -> Wire.ack(m.queue(), m.id(), m.leaseToken()));
+    List<Item<AckRequest>> items = new ArrayList<>();
+    messages.forEach(m -> items.add(Wire.ack(m.queue(), m.id(), m.leaseToken(), m.frameSize())));
+    List<String> ids = items.stream().map(Item::messageId).toList();
+    return settled(ids, Grants.ackMany(connection, items, timeout));
+  }
+
+  /**
+   * Acks what is left of a grant, but for some ids: all messages that were delivered under one
+   * lease token. Returns how many; fails with {@link LeaseExpiredException} when none is left.
+   */
+  public int ackGrant(String queue, String leaseToken, Collection<String> exceptMessageIds)
+      throws FilaException {
+    return settle(Grants.ack(queue, leaseToken, exceptMessageIds)).messages();
+  }
+
+  /** Nacks what is left of a grant, each message as {@link #nack}. As {@link #ackGrant} else. */
+  public int nackGrant(
+      String queue,
+      String leaseToken,
+      String error,
+      NackOptions options,
+      Collection<String> exceptMessageIds)
+      throws FilaException {
+    return settle(Grants.nack(queue, leaseToken, error, options, exceptMessageIds)).messages();
+  }
+
+  /** Prolongs what is left of a grant, as {@link #extend}. As {@link #ackGrant} else. */
+  public Instant extendGrant(
+      String queue, String leaseToken, Duration duration, Collection<String> exceptMessageIds)
+      throws FilaException {
+    return settle(Grants.extend(queue, leaseToken, duration, exceptMessageIds)).leaseExpiresAt();
+  }
+
+  private Grants.Settled settle(Item<GrantSettlement> item) throws FilaException {
+    var outcome = Bulk.send(connection, Grants.SETTLE, List.of(item).iterator(), timeout).get(0);
+    if (outcome.error() != null) {
+      throw outcome.error();
+    }
+    return outcome.value();
   }
 
   /**
@@ -221,10 +267,16 @@ public final class FilaClient implements AutoCloseable {
   /** Nacks many messages; one result for each, in order. */
   public List<SettleResult> nackMany(Iterable<? extends Message> messages, String error)
       throws FilaException {
-    return settleAll(
-        Wire.NACK,
-        messages,
-        m -> Wire.nack(m.queue(), m.id(), m.leaseToken(), error, NackOptions.NONE));
+    List<String> ids = new ArrayList<>();
+    List<Outcome<Void>> outcomes =
+        sendAll(
+            Wire.NACK,
+            messages,
+            (Message m) -> {
+              ids.add(m.id());
+              return Wire.nack(m.queue(), m.id(), m.leaseToken(), error, NackOptions.NONE);
+            });
+    return settled(ids, outcomes);
   }
 
   /**
@@ -257,9 +309,14 @@ public final class FilaClient implements AutoCloseable {
     return connection.call(Admin.updateQueue(queue, settings), timeout);
   }
 
-  /** Removes a queue and everything in it. */
-  public void deleteQueue(String queue) throws FilaException {
-    connection.call(Admin.deleteQueue(queue), timeout);
+  /** Removes a queue with everything in it and its dead letters; returns how many went. */
+  public DeletedQueue deleteQueue(String queue) throws FilaException {
+    return connection.call(Admin.deleteQueue(queue, false), timeout);
+  }
+
+  /** Removes a queue with everything in it and leaves its dead letters; returns how many went. */
+  public DeletedQueue deleteQueueKeepingDeadLetters(String queue) throws FilaException {
+    return connection.call(Admin.deleteQueue(queue, true), timeout);
   }
 
   /** All queues by name. */
@@ -317,11 +374,41 @@ public final class FilaClient implements AutoCloseable {
     return connection.call(Admin.explain(queue, null, messageId), timeout);
   }
 
+  // --- Throttle keys ----------------------------------------------------------------------------
+
+  /** Throttle keys that are configured or in use. */
+  public ThrottlePage listThrottles(ThrottleFilter filter) throws FilaException {
+    return connection.call(Admin.listThrottles(filter), timeout);
+  }
+
+  /** Stops deliveries with a throttle key in all queues, until it is resumed. */
+  public void pauseThrottle(String key) throws FilaException {
+    pauseThrottle(key, null);
+  }
+
+  /** Like the other form, for a time. */
+  public void pauseThrottle(String key, Duration duration) throws FilaException {
+    connection.call(Admin.pauseThrottle(key, duration), timeout);
+  }
+
+  /** Starts deliveries with a throttle key again, whoever stopped them. */
+  public void resumeThrottle(String key) throws FilaException {
+    connection.call(Admin.resumeThrottle(key), timeout);
+  }
+
   // --- Runtime configuration --------------------------------------------------------------------
 
-  /** Sets one entry, in force at once; limits such as {@code throttle:<key>:rate} are entries. */
+  /**
+   * Sets one entry, in force at once; limits such as {@code throttle:<key>:rate} are entries. An
+   * empty value removes the entry.
+   */
   public void setConfig(String key, String value) throws FilaException {
     connection.call(Admin.setConfig(key, value), timeout);
+  }
+
+  /** Sets several entries together, all or none; an empty value removes its entry. */
+  public void setConfigAll(Map<String, String> entries) throws FilaException {
+    connection.call(Admin.setConfigAll(entries), timeout);
   }
 
   /** Reads one entry; fails with {@link ConfigNotFoundException} when there is none. */
@@ -394,20 +481,7 @@ public final class FilaClient implements AutoCloseable {
     return Bulk.send(connection, rpc, items, timeout);
   }
 
-  private <I> List<SettleResult> settleAll(
-      BatchRpc<I, Void> rpc,
-      Iterable<? extends Message> messages,
-      Function<Message, Item<I>> encode)
-      throws FilaException {
-    List<String> ids = new ArrayList<>();
-    List<Outcome<Void>> outcomes =
-        sendAll(
-            rpc,
-            messages,
-            (Message message) -> {
-              ids.add(message.id());
-              return encode.apply(message);
-            });
+  private static List<SettleResult> settled(List<String> ids, List<Outcome<Void>> outcomes) {
     List<SettleResult> results = new ArrayList<>(ids.size());
     for (int index = 0; index < ids.size(); index++) {
       results.add(new SettleResult(ids.get(index), outcomes.get(index).error()));

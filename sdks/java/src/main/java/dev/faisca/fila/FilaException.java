@@ -25,7 +25,7 @@ public abstract class FilaException extends Exception {
   private final String queue;
   private final String messageId;
 
-  FilaException(String meaning, Failure failure) {
+  FilaException(String meaning, CallFailure failure) {
     super(isBlank(failure.text()) ? meaning : failure.text(), failure.cause());
     this.code = failure.code();
     this.reason = failure.reason();

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class HookFailedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  HookFailedException(Failure failure) {
+  HookFailedException(CallFailure failure) {
     super("the queue's on_enqueue hook failed and its policy is to reject", failure);
   }
 }

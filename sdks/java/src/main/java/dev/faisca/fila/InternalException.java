@@ -5,11 +5,11 @@ package dev.faisca.fila;
 public sealed class InternalException extends FilaException permits StorageFailedException {
   private static final long serialVersionUID = 1L;
 
-  InternalException(Failure failure) {
+  InternalException(CallFailure failure) {
     this("the broker failed", failure);
   }
 
-  InternalException(String meaning, Failure failure) {
+  InternalException(String meaning, CallFailure failure) {
     super(meaning, failure);
   }
 }

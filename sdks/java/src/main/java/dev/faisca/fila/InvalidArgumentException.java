@@ -6,11 +6,11 @@ public sealed class InvalidArgumentException extends FilaException
     permits InvalidScriptException, NotADeadLetterQueueException, MessageTooLargeException {
   private static final long serialVersionUID = 1L;
 
-  InvalidArgumentException(Failure failure) {
+  InvalidArgumentException(CallFailure failure) {
     this("a field is missing, malformed or out of range", failure);
   }
 
-  InvalidArgumentException(String meaning, Failure failure) {
+  InvalidArgumentException(String meaning, CallFailure failure) {
     super(meaning, failure);
   }
 }

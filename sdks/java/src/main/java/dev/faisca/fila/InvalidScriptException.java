@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class InvalidScriptException extends InvalidArgumentException {
   private static final long serialVersionUID = 1L;
 
-  InvalidScriptException(Failure failure) {
+  InvalidScriptException(CallFailure failure) {
     super("the Lua source does not compile or defines no hook", failure);
   }
 }

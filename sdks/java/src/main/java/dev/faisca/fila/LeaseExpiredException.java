@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class LeaseExpiredException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  LeaseExpiredException(Failure failure) {
+  LeaseExpiredException(CallFailure failure) {
     super("the lease token is not the one of the message's current delivery", failure);
   }
 }

@@ -16,6 +16,11 @@ public sealed class Message permits ConsumeMessage {
     this.raw = raw;
   }
 
+  /** How many messages came together with this one; 0 if nobody knows. */
+  int frameSize() {
+    return 0;
+  }
+
   /** Assigned by the broker: unique for ever, ordered by time of enqueue. */
   public final String id() {
     return raw.getId();
@@ -64,6 +69,11 @@ public sealed class Message permits ConsumeMessage {
   /** What the most recent nack said, or "lease expired"; empty when nothing has failed. */
   public final String lastError() {
     return raw.getMetadata().getLastError();
+  }
+
+  /** The last five failures, oldest first; a redrive keeps them. Cannot be changed. */
+  public final List<Failure> failures() {
+    return AdminAnswers.failures(raw.getMetadata().getFailuresList());
   }
 
   /** When the broker accepted the message; null if it does not say. */

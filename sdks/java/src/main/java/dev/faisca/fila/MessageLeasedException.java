@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class MessageLeasedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  MessageLeasedException(Failure failure) {
+  MessageLeasedException(CallFailure failure) {
     super("the message is leased", failure);
   }
 }

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class MessageNotFoundException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  MessageNotFoundException(Failure failure) {
+  MessageNotFoundException(CallFailure failure) {
     super("the queue holds no such message, or it is not leased", failure);
   }
 }

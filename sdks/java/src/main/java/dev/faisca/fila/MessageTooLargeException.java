@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class MessageTooLargeException extends InvalidArgumentException {
   private static final long serialVersionUID = 1L;
 
-  MessageTooLargeException(Failure failure) {
+  MessageTooLargeException(CallFailure failure) {
     super("payload, headers or request exceed a limit", failure);
   }
 }

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class NotADeadLetterQueueException extends InvalidArgumentException {
   private static final long serialVersionUID = 1L;
 
-  NotADeadLetterQueueException(Failure failure) {
+  NotADeadLetterQueueException(CallFailure failure) {
     super("the queue is not a dead-letter queue", failure);
   }
 }

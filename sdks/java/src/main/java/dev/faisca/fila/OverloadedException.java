@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class OverloadedException extends ResourceExhaustedException {
   private static final long serialVersionUID = 1L;
 
-  OverloadedException(Failure failure) {
+  OverloadedException(CallFailure failure) {
     super("the broker has more work waiting than it accepts", failure);
   }
 }

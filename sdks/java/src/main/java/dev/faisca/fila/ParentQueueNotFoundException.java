@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class ParentQueueNotFoundException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  ParentQueueNotFoundException(Failure failure) {
+  ParentQueueNotFoundException(CallFailure failure) {
     super("the queue that the dead letters came from no longer exists", failure);
   }
 }

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class PermissionDeniedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  PermissionDeniedException(Failure failure) {
+  PermissionDeniedException(CallFailure failure) {
     super("the API key may not do this", failure);
   }
 }

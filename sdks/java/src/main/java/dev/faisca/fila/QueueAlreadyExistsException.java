@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class QueueAlreadyExistsException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  QueueAlreadyExistsException(Failure failure) {
+  QueueAlreadyExistsException(CallFailure failure) {
     super("the queue exists already", failure);
   }
 }

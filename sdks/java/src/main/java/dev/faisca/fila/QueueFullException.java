@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class QueueFullException extends ResourceExhaustedException {
   private static final long serialVersionUID = 1L;
 
-  QueueFullException(Failure failure) {
+  QueueFullException(CallFailure failure) {
     super("the queue holds as many messages as it may", failure);
   }
 }

@@ -8,15 +8,17 @@ package dev.faisca.fila;
  * @param depth messages that wait for a delivery and are not delayed
  * @param inFlight messages that are leased
  * @param activeConsumers open consume streams
- * @param delayed messages that wait for their time
+ * @param leaderNodeId the broker that leads the queue; 0 outside a cluster
  * @param isPaused true while the whole queue is paused
  * @param deadLetterOf the queue that these dead letters came from; empty for an ordinary queue
+ * @param delayed messages that wait for their time
  */
 public record QueueInfo(
     String name,
     long depth,
     int inFlight,
     int activeConsumers,
-    long delayed,
+    long leaderNodeId,
     boolean isPaused,
-    String deadLetterOf) {}
+    String deadLetterOf,
+    long delayed) {}

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class QueueNotFoundException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  QueueNotFoundException(Failure failure) {
+  QueueNotFoundException(CallFailure failure) {
     super("the queue does not exist", failure);
   }
 }

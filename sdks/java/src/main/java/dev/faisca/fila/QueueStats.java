@@ -14,8 +14,8 @@ import java.util.List;
  * @param quantum messages per unit of weight and turn
  * @param perKeyStats the busiest fairness keys, most waiting first
  * @param perThrottleStats the throttle keys that waiting messages carry
- * @param delayed messages that wait for their time
- * @param isPaused true while the whole queue is paused
+ * @param leaderNodeId the broker that leads the queue; 0 outside a cluster
+ * @param replicationCount brokers that hold a copy of the queue; 0 outside a cluster
  * @param counters what happened since the broker started
  * @param config all settings of the queue
  * @param oldestPendingAge how long the first deliverable message has waited; zero for none
@@ -23,6 +23,9 @@ import java.util.List;
  * @param consumerCredit consume streams' unused credit, added up
  * @param throttled waiting messages that a throttle key holds back
  * @param hooks state of the queue's hooks; null when it has none
+ * @param delayed messages that wait for their time
+ * @param isPaused true while the whole queue is paused
+ * @param roundKey the fairness key whose turn it is; empty when none takes part in the round
  */
 public record QueueStats(
     long depth,
@@ -32,12 +35,15 @@ public record QueueStats(
     int quantum,
     List<FairnessKeyStats> perKeyStats,
     List<ThrottleKeyStats> perThrottleStats,
-    long delayed,
-    boolean isPaused,
+    long leaderNodeId,
+    int replicationCount,
     QueueCounters counters,
     QueueConfig config,
     Duration oldestPendingAge,
     String deadLetterOf,
     long consumerCredit,
     long throttled,
-    HookStats hooks) {}
+    HookStats hooks,
+    long delayed,
+    boolean isPaused,
+    String roundKey) {}

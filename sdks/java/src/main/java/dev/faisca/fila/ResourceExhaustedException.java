@@ -6,11 +6,11 @@ public sealed class ResourceExhaustedException extends FilaException
     permits OverloadedException, QueueFullException, DiskFullException {
   private static final long serialVersionUID = 1L;
 
-  ResourceExhaustedException(Failure failure) {
+  ResourceExhaustedException(CallFailure failure) {
     this("a limit of the broker or of this client is reached", failure);
   }
 
-  ResourceExhaustedException(String meaning, Failure failure) {
+  ResourceExhaustedException(String meaning, CallFailure failure) {
     super(meaning, failure);
   }
 

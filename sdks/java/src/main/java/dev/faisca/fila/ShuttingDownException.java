@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class ShuttingDownException extends UnavailableException {
   private static final long serialVersionUID = 1L;
 
-  ShuttingDownException(Failure failure) {
+  ShuttingDownException(CallFailure failure) {
     super("the broker is going away; nothing was done", failure);
   }
 }

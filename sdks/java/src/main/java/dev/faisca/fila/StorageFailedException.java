@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class StorageFailedException extends InternalException {
   private static final long serialVersionUID = 1L;
 
-  StorageFailedException(Failure failure) {
+  StorageFailedException(CallFailure failure) {
     super("the broker's store failed; the outcome is unknown", failure);
   }
 }

@@ -14,8 +14,13 @@ import java.time.Instant;
  * @param blocked times a lane was parked because the bucket was empty or the limit reached
  * @param concurrencyLimit most leased messages with this key at a time; 0 when there is no limit
  * @param inFlight leased messages with this key now
- * @param pausedUntil nothing passes before this time; null if nobody reported backpressure
+ * @param pausedUntil when a pause ends by itself; null when there is none, or none that does
  * @param waiting waiting messages with this key
+ * @param passedPerSecond deliveries per second that took tokens, of late
+ * @param blockedPerSecond times per second that a lane was parked, of late
+ * @param pattern the pattern whose setting applies; empty for a setting of the key's own, or none
+ * @param isUnset true for a key in use that nobody configured
+ * @param isPaused true while an operator has paused the key
  */
 public record ThrottleKeyStats(
     String key,
@@ -27,4 +32,9 @@ public record ThrottleKeyStats(
     int concurrencyLimit,
     int inFlight,
     Instant pausedUntil,
-    long waiting) {}
+    long waiting,
+    double passedPerSecond,
+    double blockedPerSecond,
+    String pattern,
+    boolean isUnset,
+    boolean isPaused) {}

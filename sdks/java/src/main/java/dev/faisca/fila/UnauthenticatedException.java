@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class UnauthenticatedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  UnauthenticatedException(Failure failure) {
+  UnauthenticatedException(CallFailure failure) {
     super("no API key, or not a valid one", failure);
   }
 }

@@ -5,11 +5,11 @@ package dev.faisca.fila;
 public sealed class UnavailableException extends FilaException permits ShuttingDownException {
   private static final long serialVersionUID = 1L;
 
-  UnavailableException(Failure failure) {
+  UnavailableException(CallFailure failure) {
     this("the broker cannot be reached", failure);
   }
 
-  UnavailableException(String meaning, Failure failure) {
+  UnavailableException(String meaning, CallFailure failure) {
     super(meaning, failure);
   }
 

@@ -5,7 +5,7 @@ package dev.faisca.fila;
 public final class UnimplementedException extends FilaException {
   private static final long serialVersionUID = 1L;
 
-  UnimplementedException(Failure failure) {
+  UnimplementedException(CallFailure failure) {
     super("the broker does not know this call", failure);
   }
 }

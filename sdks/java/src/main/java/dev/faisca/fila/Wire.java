@@ -88,14 +88,15 @@ final class Wire {
     return item(request, request.getQueue(), null, !request.getIdempotencyKey().isEmpty());
   }
 
-  static Item<AckRequest> ack(String queue, String messageId, String leaseToken) {
+  static Item<AckRequest> ack(String queue, String messageId, String leaseToken, int frameSize) {
     AckRequest request =
         AckRequest.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
             .setLeaseToken(orEmpty(leaseToken))
             .build();
-    return item(request, queue, messageId, false);
+    int bytes = CodedOutputStream.computeMessageSize(1, request);
+    return new Item<>(request, bytes, queue, messageId, false, frameSize);
   }
 
   static Item<NackRequest> nack(
@@ -131,11 +132,11 @@ final class Wire {
     return nack(message.queue(), message.id(), message.leaseToken(), "", atOnce);
   }
 
-  private static <I extends MessageLite> Item<I> item(
+  static <I extends MessageLite> Item<I> item(
       I request, String queue, String messageId, boolean isRepeatable) {
     // Every batch request of the contract holds its items in the field with the number 1.
     int bytes = CodedOutputStream.computeMessageSize(1, request);
-    return new Item<>(request, bytes, queue, messageId, isRepeatable);
+    return new Item<>(request, bytes, queue, messageId, isRepeatable, 0);
   }
 
   // --- Requests ---------------------------------------------------------------------------------
@@ -163,7 +164,9 @@ final class Wire {
         FilaServiceGrpc.getReceiveMethod(),
         request,
         answer ->
-            answer.getMessagesList().stream().map(raw -> new ConsumeMessage(raw, client)).toList(),
+            answer.getMessagesList().stream()
+                .map(raw -> new ConsumeMessage(raw, client, answer.getMessagesCount()))
+                .toList(),
         queue);
   }
 

@@ -2,7 +2,6 @@
 package dev.faisca.fila;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
@@ -11,37 +10,33 @@ import com.google.protobuf.Timestamp;
 import dev.faisca.fila.internal.v1.CancelMessageRequest;
 import dev.faisca.fila.internal.v1.CancelMessageResponse;
 import dev.faisca.fila.internal.v1.ConfigEntry;
-import dev.faisca.fila.internal.v1.CreateApiKeyRequest;
-import dev.faisca.fila.internal.v1.CreateApiKeyResponse;
 import dev.faisca.fila.internal.v1.CreateQueueRequest;
 import dev.faisca.fila.internal.v1.CreateQueueResponse;
 import dev.faisca.fila.internal.v1.DeleteConfigRequest;
 import dev.faisca.fila.internal.v1.DeleteConfigResponse;
+import dev.faisca.fila.internal.v1.DeleteQueueRequest;
 import dev.faisca.fila.internal.v1.DeleteQueueResponse;
 import dev.faisca.fila.internal.v1.ExplainRequest;
 import dev.faisca.fila.internal.v1.ExplainResponse;
-import dev.faisca.fila.internal.v1.GetAclResponse;
 import dev.faisca.fila.internal.v1.GetConfigResponse;
 import dev.faisca.fila.internal.v1.GetStatsRequest;
 import dev.faisca.fila.internal.v1.GetStatsResponse;
-import dev.faisca.fila.internal.v1.ListApiKeysResponse;
 import dev.faisca.fila.internal.v1.ListConfigRequest;
 import dev.faisca.fila.internal.v1.ListConfigResponse;
 import dev.faisca.fila.internal.v1.ListQueuesResponse;
+import dev.faisca.fila.internal.v1.ListThrottlesRequest;
+import dev.faisca.fila.internal.v1.ListThrottlesResponse;
 import dev.faisca.fila.internal.v1.PauseRequest;
 import dev.faisca.fila.internal.v1.PauseResponse;
 import dev.faisca.fila.internal.v1.PeekRequest;
 import dev.faisca.fila.internal.v1.PeekResponse;
+import dev.faisca.fila.internal.v1.PerThrottleKeyStats;
 import dev.faisca.fila.internal.v1.PurgeRequest;
 import dev.faisca.fila.internal.v1.PurgeResponse;
 import dev.faisca.fila.internal.v1.RedriveRequest;
 import dev.faisca.fila.internal.v1.RedriveResponse;
 import dev.faisca.fila.internal.v1.ResumeRequest;
 import dev.faisca.fila.internal.v1.ResumeResponse;
-import dev.faisca.fila.internal.v1.RevokeApiKeyRequest;
-import dev.faisca.fila.internal.v1.RevokeApiKeyResponse;
-import dev.faisca.fila.internal.v1.SetAclRequest;
-import dev.faisca.fila.internal.v1.SetAclResponse;
 import dev.faisca.fila.internal.v1.SetConfigRequest;
 import dev.faisca.fila.internal.v1.SetConfigResponse;
 import dev.faisca.fila.internal.v1.UpdateQueueRequest;
@@ -50,19 +45,12 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
 
 /** Every administrative call sends what it was given, and reads what it gets into plain values. */
 class AdminTest extends BrokerTest {
   private static final Timestamp NINE = Timestamp.newBuilder().setSeconds(9).build();
-
-  private void willAnswer(String method, Object answer) {
-    broker.respond(method, request -> answer);
-  }
-
-  private Object sent(String method) {
-    return broker.calls(method).get(0).request();
-  }
 
   private static QueueSettings.Builder everySetting() {
     return QueueSettings.builder()
@@ -150,7 +138,8 @@ class AdminTest extends BrokerTest {
 
   @Test
   void queuesAreListedAndDeleted() throws Exception {
-    willAnswer("DeleteQueue", DeleteQueueResponse.getDefaultInstance());
+    willAnswer(
+        "DeleteQueue", DeleteQueueResponse.newBuilder().setMessages(3).setDeadLetters(2).build());
     willAnswer(
         "ListQueues",
         ListQueuesResponse.newBuilder()
@@ -160,14 +149,85 @@ class AdminTest extends BrokerTest {
                     .setDepth(1)
                     .setInFlight(2)
                     .setActiveConsumers(3)
-                    .setDelayed(4)
+                    .setLeaderNodeId(4)
                     .setPaused(true)
-                    .setDeadLetterOf("orders"))
+                    .setDeadLetterOf("orders")
+                    .setDelayed(5))
             .build());
     assertEquals(
-        List.of(new QueueInfo("orders.dlq", 1, 2, 3, 4, true, "orders")), client.listQueues());
-    client.deleteQueue("orders");
-    assertEquals(1, broker.calls("DeleteQueue").size());
+        List.of(new QueueInfo("orders.dlq", 1, 2, 3, 4, true, "orders", 5)), client.listQueues());
+    assertEquals(new DeletedQueue(3, 2), client.deleteQueue("orders"));
+    assertEquals(new DeletedQueue(3, 2), client.deleteQueueKeepingDeadLetters("orders"));
+    DeleteQueueRequest.Builder request = DeleteQueueRequest.newBuilder().setQueue("orders");
+    assertEquals(
+        List.of(request.build(), request.setKeepDeadLetters(true).build()),
+        broker.calls("DeleteQueue").stream().map(call -> call.request()).toList());
+  }
+
+  private static PerThrottleKeyStats rawThrottle() {
+    return PerThrottleKeyStats.newBuilder()
+        .setKey("mail")
+        .setTokens(0.5)
+        .setRatePerSecond(1.5)
+        .setBurst(2.5)
+        .setPassed(3)
+        .setBlocked(4)
+        .setConcurrencyLimit(5)
+        .setInFlight(6)
+        .setPausedUntil(NINE)
+        .setWaiting(7)
+        .setPassedPerSecond(8.5)
+        .setBlockedPerSecond(9.5)
+        .setPattern("mai*")
+        .setUnset(true)
+        .setPaused(true)
+        .build();
+  }
+
+  private static ThrottleKeyStats throttle() {
+    Instant nine = Instant.ofEpochSecond(9);
+    return new ThrottleKeyStats(
+        "mail", 0.5, 1.5, 2.5, 3, 4, 5, 6, nine, 7, 8.5, 9.5, "mai*", true, true);
+  }
+
+  private static List<dev.faisca.fila.internal.v1.Failure> rawFailures() {
+    return List.of(
+        dev.faisca.fila.internal.v1.Failure.newBuilder()
+            .setFailedAt(NINE)
+            .setCause(dev.faisca.fila.internal.v1.FailureCause.FAILURE_CAUSE_MAX_ATTEMPTS)
+            .setError("boom")
+            .build(),
+        dev.faisca.fila.internal.v1.Failure.newBuilder().setCauseValue(99).build());
+  }
+
+  private static List<Failure> failures() {
+    return List.of(
+        new Failure(Instant.ofEpochSecond(9), FailureCause.MAX_ATTEMPTS, "boom"),
+        new Failure(null, null, ""));
+  }
+
+  @Test
+  void throttleKeysAreListedPausedAndResumed() throws Exception {
+    willAnswer(
+        "ListThrottles",
+        ListThrottlesResponse.newBuilder().addThrottles(rawThrottle()).setTotalCount(7).build());
+    willAnswer("Pause", PauseResponse.getDefaultInstance());
+    willAnswer("Resume", ResumeResponse.getDefaultInstance());
+    ThrottleFilter filter = ThrottleFilter.ALL.withPrefix("mail").onlyUnset().withLimit(1);
+    assertEquals(new ThrottlePage(List.of(throttle()), 7), client.listThrottles(filter));
+    assertEquals(
+        ListThrottlesRequest.newBuilder().setPrefix("mail").setUnset(true).setLimit(1).build(),
+        sent("ListThrottles"));
+    client.pauseThrottle("stripe");
+    client.pauseThrottle("stripe", Duration.ofMinutes(1));
+    client.resumeThrottle("stripe");
+    PauseRequest.Builder pause = PauseRequest.newBuilder().setThrottleKey("stripe");
+    assertEquals(
+        List.of(pause.build(), pause.setDurationMs(60_000).build()),
+        broker.calls("Pause").stream().map(call -> call.request()).toList());
+    assertEquals(
+        ResumeRequest.newBuilder().setThrottleKey("stripe").build(), sent("Resume"));
+    assertThrows(IllegalArgumentException.class, () -> ThrottleFilter.ALL.withLimit(-1));
   }
 
   @Test
@@ -181,6 +241,9 @@ class AdminTest extends BrokerTest {
             .setQuantum(5)
             .setDelayed(6)
             .setPaused(true)
+            .setLeaderNodeId(10)
+            .setReplicationCount(11)
+            .setRoundKey("zeta")
             .setConfig(everyRawSetting())
             .setOldestPendingAgeMs(7)
             .setDeadLetterOf("x")
@@ -195,18 +258,8 @@ class AdminTest extends BrokerTest {
         .setDelivered(4)
         .setThrottled(5)
         .setPaused(true);
-    answer
-        .addPerThrottleStatsBuilder()
-        .setKey("mail")
-        .setTokens(0.5)
-        .setRatePerSecond(1.5)
-        .setBurst(2.5)
-        .setPassed(3)
-        .setBlocked(4)
-        .setConcurrencyLimit(5)
-        .setInFlight(6)
-        .setPausedUntil(NINE)
-        .setWaiting(7);
+    answer.addPerKeyStatsBuilder().setKey("zeta").setRoundPosition(0);
+    answer.addPerThrottleStats(rawThrottle());
     answer
         .getCountersBuilder()
         .setEnqueued(1)
@@ -231,28 +284,34 @@ class AdminTest extends BrokerTest {
             3,
             4,
             5,
-            List.of(new FairnessKeyStats("acme", 1, -2, 3, 4, 5, true)),
             List.of(
-                new ThrottleKeyStats(
-                    "mail", 0.5, 1.5, 2.5, 3, 4, 5, 6, Instant.ofEpochSecond(9), 7)),
-            6,
-            true,
+                new FairnessKeyStats("acme", 1, -2, 3, 4, 5, true, null),
+                new FairnessKeyStats("zeta", 0, 0, 0, 0, 0, false, 0)),
+            List.of(throttle()),
+            10,
+            11,
             new QueueCounters(1, 2, 3, 4, 5, 6, 7, 8),
             everyReadSetting(),
             Duration.ofMillis(7),
             "x",
             8,
             9,
-            new HookStats(1, 2, 3, true, "")),
+            new HookStats(1, 2, 3, true, ""),
+            6,
+            true,
+            "zeta"),
         client.stats("orders"));
   }
 
   @Test
   void peekShowsMessagesAsTheyLie() throws Exception {
     PeekResponse.Builder answer = PeekResponse.newBuilder().setNextPosition(8).setEndPosition(9);
+    dev.faisca.fila.internal.v1.Message.Builder failed =
+        ScriptedBroker.message("a", new byte[0]).toBuilder();
+    failed.getMetadataBuilder().addAllFailures(rawFailures());
     answer
         .addMessagesBuilder()
-        .setMessage(ScriptedBroker.message("a", new byte[0]))
+        .setMessage(failed)
         .setState(dev.faisca.fila.internal.v1.MessageState.MESSAGE_STATE_DELAYED)
         .setPosition(7);
     answer.addMessagesBuilder().setStateValue(99);
@@ -266,6 +325,7 @@ class AdminTest extends BrokerTest {
             .withoutPayload();
     PeekPage page = client.peek("orders", options);
     assertEquals("a", page.messages().get(0).message().id());
+    assertEquals(failures(), page.messages().get(0).message().failures());
     assertEquals(MessageState.DELAYED, page.messages().get(0).state());
     assertEquals(7, page.messages().get(0).position());
     assertNull(page.messages().get(1).state());
@@ -331,7 +391,9 @@ class AdminTest extends BrokerTest {
             .setFairnessKey("acme")
             .setPendingCount(1)
             .setAhead(2)
-            .setState(dev.faisca.fila.internal.v1.MessageState.MESSAGE_STATE_PENDING);
+            .setState(dev.faisca.fila.internal.v1.MessageState.MESSAGE_STATE_PENDING)
+            .addAllFailures(rawFailures())
+            .addUnsetThrottleKeys("mail");
     answer
         .addReasonsBuilder()
         .setKind(dev.faisca.fila.internal.v1.WaitKind.WAIT_KIND_NO_CREDIT)
@@ -350,7 +412,9 @@ class AdminTest extends BrokerTest {
             "acme",
             1,
             2,
-            MessageState.PENDING);
+            MessageState.PENDING,
+            failures(),
+            List.of("mail"));
     assertEquals(expected, client.explainKey("orders", "acme"));
     assertEquals(expected, client.explainMessage("orders", "m"));
     assertEquals(
@@ -373,6 +437,13 @@ class AdminTest extends BrokerTest {
             .addEntries(ConfigEntry.newBuilder().setKey("b").setValue("2"))
             .build());
     client.setConfig("k", "v");
+    client.setConfigAll(new TreeMap<>(Map.of("rate", "5", "burst", "")));
+    assertEquals(
+        SetConfigRequest.newBuilder()
+            .addEntries(ConfigEntry.newBuilder().setKey("burst"))
+            .addEntries(ConfigEntry.newBuilder().setKey("rate").setValue("5"))
+            .build(),
+        broker.calls("SetConfig").get(1).request());
     assertEquals("v", client.getConfig("k"));
     client.deleteConfig("k");
     assertEquals(Map.of("a", "1", "b", "2"), client.listConfig("p"));
@@ -380,44 +451,6 @@ class AdminTest extends BrokerTest {
         SetConfigRequest.newBuilder().setKey("k").setValue("v").build(), sent("SetConfig"));
     assertEquals(DeleteConfigRequest.newBuilder().setKey("k").build(), sent("DeleteConfig"));
     assertEquals(ListConfigRequest.newBuilder().setPrefix("p").build(), sent("ListConfig"));
-  }
-
-  @Test
-  void apiKeysAndTheirPermissions() throws Exception {
-    dev.faisca.fila.internal.v1.AclEntry raw =
-        dev.faisca.fila.internal.v1.AclEntry.newBuilder()
-            .setPermission(dev.faisca.fila.internal.v1.Permission.PERMISSION_CONSUME)
-            .setPattern("orders.*")
-            .build();
-    List<AclEntry> acl = List.of(new AclEntry(Permission.CONSUME, "orders.*"));
-    Instant nine = Instant.ofEpochSecond(9);
-    willAnswer(
-        "CreateApiKey", CreateApiKeyResponse.newBuilder().setKeyId("id").setSecret("hush").build());
-    willAnswer("RevokeApiKey", RevokeApiKeyResponse.getDefaultInstance());
-    willAnswer("SetAcl", SetAclResponse.getDefaultInstance());
-    willAnswer("GetAcl", GetAclResponse.newBuilder().addAcl(raw).setSuperadmin(true).build());
-    ListApiKeysResponse.Builder keys = ListApiKeysResponse.newBuilder();
-    keys.addKeysBuilder().setKeyId("id").setName("n").setCreatedAt(NINE).addAcl(raw);
-    willAnswer("ListApiKeys", keys.build());
-
-    NewApiKey created = client.createApiKey("n", acl, nine, true);
-    assertEquals(new NewApiKey("id", "hush"), created);
-    assertFalse(created.toString().contains("hush"));
-    assertEquals(
-        CreateApiKeyRequest.newBuilder()
-            .setName("n")
-            .setExpiresAt(NINE)
-            .setSuperadmin(true)
-            .addAcl(raw)
-            .build(),
-        sent("CreateApiKey"));
-    client.createApiKey("n", acl);
-    client.revokeApiKey("id");
-    assertEquals(RevokeApiKeyRequest.newBuilder().setKeyId("id").build(), sent("RevokeApiKey"));
-    client.setAcl("id", acl);
-    assertEquals(SetAclRequest.newBuilder().setKeyId("id").addAcl(raw).build(), sent("SetAcl"));
-    assertEquals(new Acl(acl, true), client.getAcl("id"));
-    assertEquals(List.of(new ApiKeyInfo("id", "n", nine, null, false, acl)), client.listApiKeys());
   }
 
   @Test

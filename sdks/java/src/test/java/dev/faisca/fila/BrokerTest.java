@@ -53,6 +53,15 @@ abstract class BrokerTest {
     return start(new ScriptedBroker(port, credentials));
   }
 
+  void willAnswer(String method, Object answer) {
+    broker.respond(method, request -> answer);
+  }
+
+  /** The first request of a method. */
+  Object sent(String method) {
+    return broker.calls(method).get(0).request();
+  }
+
   FilaClientBuilder builder() {
     return FilaClient.builder().target(broker.target()).timeout(PATIENCE);
   }

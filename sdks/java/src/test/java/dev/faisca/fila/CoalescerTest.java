@@ -8,24 +8,30 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.faisca.fila.internal.v1.AckBatchRequest;
+import dev.faisca.fila.internal.v1.AckBatchResponse;
+import dev.faisca.fila.internal.v1.AckRequest;
 import dev.faisca.fila.internal.v1.EnqueueBatchRequest;
 import dev.faisca.fila.internal.v1.EnqueueBatchResponse;
 import dev.faisca.fila.internal.v1.EnqueueRequest;
 import dev.faisca.fila.internal.v1.ErrorReason;
 import dev.faisca.fila.internal.v1.ExtendLeaseRequest;
 import dev.faisca.fila.internal.v1.ExtendLeaseResponse;
+import dev.faisca.fila.internal.v1.FilaServiceGrpc;
 import dev.faisca.fila.internal.v1.NackBatchRequest;
+import io.grpc.Deadline;
 import io.grpc.Status;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
 /**
@@ -59,6 +65,36 @@ class CoalescerTest extends BrokerTest {
       assertTrue(client.enqueue(message("x")).startsWith("x#"));
     }
     assertEquals(List.of(1, 1, 1, 1, 1), broker.enqueueSizes());
+  }
+
+  @Test
+  void aRequestThatCannotBeMadeCostsNoSlot() throws Exception {
+    AtomicInteger left = new AtomicInteger(2 * SLOTS);
+    BatchRpc<AckRequest, Void> flawed =
+        BatchRpc.of(
+            FilaServiceGrpc.getAckBatchMethod(),
+            acks -> {
+              if (left.getAndDecrement() > 0) {
+                throw new IllegalStateException("no request");
+              }
+              return AckBatchRequest.newBuilder().addAllAcks(acks).build();
+            },
+            AckBatchResponse::getResultsList,
+            result -> null,
+            result -> null);
+    ClientOptions options =
+        new ClientOptions(broker.target(), null, null, PATIENCE, 1 << 20, QUICK);
+    Connection connection = new Connection(options);
+    start((AutoCloseable) connection::close);
+    Coalescer<AckRequest, Void> coalescer = new Coalescer<>(flawed, connection);
+    for (int call = 0; call < 2 * SLOTS; call++) {
+      Deadline deadline = Connection.deadline(PATIENCE);
+      Future<Void> refused = coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of());
+      ExecutionException failed = assertThrows(ExecutionException.class, () -> get(refused));
+      assertEquals("no request", failed.getCause().getMessage());
+    }
+    Deadline deadline = Connection.deadline(PATIENCE);
+    get(coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of()));
   }
 
   @Test

@@ -193,7 +193,8 @@ class ErrorsTest extends BrokerTest {
             });
     List<String> codes = List.of("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED");
     for (Status.Code code : BY_STATUS.keySet()) {
-      FilaException error = Errors.fromStatus(new Failure("", code.name(), null, null, null, null));
+      CallFailure failure = new CallFailure("", code.name(), null, null, null, null);
+      FilaException error = Errors.fromStatus(failure);
       assertEquals(codes.contains(code.name()), error.isRetryable(), code.name());
     }
   }

@@ -66,7 +66,8 @@ class SettleTest extends BrokerTest {
         .setWeight(3)
         .addThrottleKeys("mail")
         .setAttemptCount(2)
-        .setLastError("boom");
+        .setLastError("boom")
+        .addFailures(dev.faisca.fila.internal.v1.Failure.newBuilder().setCauseValue(1));
     raw.getTimestampsBuilder().getEnqueuedAtBuilder().setSeconds(5).setNanos(7_000_000);
     raw.getTimestampsBuilder().getLeaseExpiresAtBuilder().setSeconds(9);
     ReceiveResponse answer = ReceiveResponse.newBuilder().addMessages(raw).build();
@@ -82,6 +83,7 @@ class SettleTest extends BrokerTest {
     assertEquals(2, message.attemptCount());
     assertEquals("token-of-m-1", message.leaseToken());
     assertEquals("boom", message.lastError());
+    assertEquals(List.of(new Failure(null, FailureCause.NACK, "")), message.failures());
     assertEquals(Instant.ofEpochMilli(5007), message.enqueuedAt());
     assertEquals(Instant.ofEpochSecond(9), message.leaseExpiresAt());
     assertThrows(UnsupportedOperationException.class, () -> message.headers().put("c", "d"));

@@ -76,6 +76,16 @@ public final class Admin {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_GetStatsResponse_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_ConsumerStats_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_ConsumerStats_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_WaitStats_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_WaitStats_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_fila_v1_QueueCounters_descriptor;
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
@@ -91,10 +101,25 @@ public final class Admin {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_PerFairnessKeyStats_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_KeyTraffic_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_KeyTraffic_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_fila_v1_PerThrottleKeyStats_descriptor;
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_PerThrottleKeyStats_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_ListThrottlesRequest_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_ListThrottlesRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_ListThrottlesResponse_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_ListThrottlesResponse_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
     internal_static_fila_v1_RedriveRequest_descriptor;
   static final 
@@ -221,10 +246,10 @@ public final class Admin {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_ConfigEntry_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
-    internal_static_fila_v1_AclEntry_descriptor;
+    internal_static_fila_v1_AclPermission_descriptor;
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
-      internal_static_fila_v1_AclEntry_fieldAccessorTable;
+      internal_static_fila_v1_AclPermission_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
     internal_static_fila_v1_CreateApiKeyRequest_descriptor;
   static final 
@@ -280,6 +305,31 @@ public final class Admin {
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_GetAclResponse_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GetStatusRequest_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GetStatusRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GetStatusResponse_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GetStatusResponse_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_Trouble_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_Trouble_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_BackupRequest_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_BackupRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_BackupResponse_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_BackupResponse_fieldAccessorTable;
 
   public static com.google.protobuf.Descriptors.FileDescriptor
       getDescriptor() {
@@ -303,163 +353,221 @@ public final class Admin {
       "s\030\013 \001(\r\022\037\n\027hook_memory_limit_bytes\030\014 \001(\004" +
       "\022\017\n\007quantum\030\r \001(\r\"H\n\022CreateQueueRequest\022" +
       "\014\n\004name\030\001 \001(\t\022$\n\006config\030\002 \001(\0132\024.fila.v1." +
-      "QueueConfig\"0\n\023CreateQueueResponse\022\031\n\021de" +
-      "ad_letter_queue\030\001 \001(\t\"z\n\022UpdateQueueRequ" +
-      "est\022\r\n\005queue\030\001 \001(\t\022$\n\006config\030\002 \001(\0132\024.fil" +
-      "a.v1.QueueConfig\022/\n\013update_mask\030\003 \001(\0132\032." +
-      "google.protobuf.FieldMask\";\n\023UpdateQueue" +
-      "Response\022$\n\006config\030\001 \001(\0132\024.fila.v1.Queue" +
-      "Config\"#\n\022DeleteQueueRequest\022\r\n\005queue\030\001 " +
-      "\001(\t\"\025\n\023DeleteQueueResponse\"\023\n\021ListQueues" +
-      "Request\"8\n\022ListQueuesResponse\022\"\n\006queues\030" +
-      "\001 \003(\0132\022.fila.v1.QueueInfo\"\216\001\n\tQueueInfo\022" +
-      "\014\n\004name\030\001 \001(\t\022\r\n\005depth\030\002 \001(\004\022\021\n\tin_fligh" +
-      "t\030\003 \001(\r\022\030\n\020active_consumers\030\004 \001(\r\022\017\n\007del" +
-      "ayed\030\005 \001(\004\022\016\n\006paused\030\006 \001(\010\022\026\n\016dead_lette" +
-      "r_of\030\007 \001(\t\"2\n\017GetStatsRequest\022\r\n\005queue\030\001" +
-      " \001(\t\022\020\n\010max_keys\030\002 \001(\r\"\343\003\n\020GetStatsRespo" +
-      "nse\022\r\n\005depth\030\001 \001(\004\022\021\n\tin_flight\030\002 \001(\004\022\034\n" +
-      "\024active_fairness_keys\030\003 \001(\004\022\030\n\020active_co" +
-      "nsumers\030\004 \001(\r\022\017\n\007quantum\030\005 \001(\r\0223\n\rper_ke" +
-      "y_stats\030\006 \003(\0132\034.fila.v1.PerFairnessKeySt" +
-      "ats\0228\n\022per_throttle_stats\030\007 \003(\0132\034.fila.v" +
-      "1.PerThrottleKeyStats\022\017\n\007delayed\030\010 \001(\004\022\016" +
-      "\n\006paused\030\t \001(\010\022(\n\010counters\030\n \001(\0132\026.fila." +
-      "v1.QueueCounters\022$\n\006config\030\013 \001(\0132\024.fila." +
-      "v1.QueueConfig\022\035\n\025oldest_pending_age_ms\030" +
-      "\014 \001(\004\022\026\n\016dead_letter_of\030\r \001(\t\022\027\n\017consume" +
-      "r_credit\030\016 \001(\004\022\021\n\tthrottled\030\017 \001(\004\022!\n\005hoo" +
-      "ks\030\020 \001(\0132\022.fila.v1.HookStats\"\242\001\n\rQueueCo" +
-      "unters\022\020\n\010enqueued\030\001 \001(\004\022\021\n\tdelivered\030\002 " +
-      "\001(\004\022\r\n\005acked\030\003 \001(\004\022\016\n\006nacked\030\004 \001(\004\022\017\n\007ex" +
-      "pired\030\005 \001(\004\022\025\n\rdead_lettered\030\006 \001(\004\022\021\n\tti" +
-      "med_out\030\007 \001(\004\022\022\n\nduplicates\030\010 \001(\004\"h\n\tHoo" +
-      "kStats\022\r\n\005calls\030\001 \001(\004\022\020\n\010failures\030\002 \001(\004\022" +
-      "\020\n\010bypassed\030\003 \001(\004\022\024\n\014circuit_open\030\004 \001(\010\022" +
-      "\022\n\nlast_error\030\005 \001(\t\"\230\001\n\023PerFairnessKeySt" +
-      "ats\022\013\n\003key\030\001 \001(\t\022\025\n\rpending_count\030\002 \001(\004\022" +
-      "\027\n\017current_deficit\030\003 \001(\003\022\016\n\006weight\030\004 \001(\r" +
-      "\022\021\n\tdelivered\030\005 \001(\004\022\021\n\tthrottled\030\006 \001(\004\022\016" +
-      "\n\006paused\030\007 \001(\010\"\354\001\n\023PerThrottleKeyStats\022\013" +
-      "\n\003key\030\001 \001(\t\022\016\n\006tokens\030\002 \001(\001\022\027\n\017rate_per_" +
-      "second\030\003 \001(\001\022\r\n\005burst\030\004 \001(\001\022\016\n\006passed\030\005 " +
-      "\001(\004\022\017\n\007blocked\030\006 \001(\004\022\031\n\021concurrency_limi" +
-      "t\030\007 \001(\r\022\021\n\tin_flight\030\010 \001(\r\0220\n\014paused_unt" +
-      "il\030\t \001(\0132\032.google.protobuf.Timestamp\022\017\n\007" +
-      "waiting\030\n \001(\004\"u\n\016RedriveRequest\022\021\n\tdlq_q" +
-      "ueue\030\001 \001(\t\022\r\n\005count\030\002 \001(\004\022\024\n\014fairness_ke" +
-      "y\030\003 \001(\t\022\026\n\016error_contains\030\004 \001(\t\022\023\n\013messa" +
-      "ge_ids\030\005 \003(\t\"#\n\017RedriveResponse\022\020\n\010redri" +
-      "ven\030\001 \001(\004\"\257\001\n\013PeekRequest\022\r\n\005queue\030\001 \001(\t" +
-      "\022\r\n\005limit\030\002 \001(\r\022\025\n\rfrom_position\030\003 \001(\004\022\026" +
-      "\n\016until_position\030\004 \001(\004\022\024\n\014fairness_key\030\005" +
-      " \001(\t\022$\n\005state\030\006 \001(\0162\025.fila.v1.MessageSta" +
-      "te\022\027\n\017exclude_payload\030\007 \001(\010\"e\n\014PeekRespo" +
-      "nse\022(\n\010messages\030\001 \003(\0132\026.fila.v1.PeekedMe" +
-      "ssage\022\025\n\rnext_position\030\002 \001(\004\022\024\n\014end_posi" +
-      "tion\030\003 \001(\004\"j\n\rPeekedMessage\022!\n\007message\030\001" +
-      " \001(\0132\020.fila.v1.Message\022$\n\005state\030\002 \001(\0162\025." +
-      "fila.v1.MessageState\022\020\n\010position\030\003 \001(\004\"3" +
-      "\n\014PurgeRequest\022\r\n\005queue\030\001 \001(\t\022\024\n\014fairnes" +
-      "s_key\030\002 \001(\t\"\037\n\rPurgeResponse\022\016\n\006purged\030\001" +
-      " \001(\004\"3\n\014PauseRequest\022\r\n\005queue\030\001 \001(\t\022\024\n\014f" +
-      "airness_key\030\002 \001(\t\"\017\n\rPauseResponse\"4\n\rRe" +
-      "sumeRequest\022\r\n\005queue\030\001 \001(\t\022\024\n\014fairness_k" +
-      "ey\030\002 \001(\t\"\020\n\016ResumeResponse\"I\n\016ExplainReq" +
-      "uest\022\r\n\005queue\030\001 \001(\t\022\024\n\014fairness_key\030\002 \001(" +
-      "\t\022\022\n\nmessage_id\030\003 \001(\t\"\334\001\n\017ExplainRespons" +
-      "e\022\017\n\007summary\030\001 \001(\t\022$\n\007reasons\030\002 \003(\0132\023.fi" +
-      "la.v1.WaitReason\0220\n\014estimated_at\030\003 \001(\0132\032" +
-      ".google.protobuf.Timestamp\022\024\n\014fairness_k" +
-      "ey\030\004 \001(\t\022\025\n\rpending_count\030\005 \001(\004\022\r\n\005ahead" +
-      "\030\006 \001(\004\022$\n\005state\030\007 \001(\0162\025.fila.v1.MessageS" +
-      "tate\"\234\001\n\nWaitReason\022\037\n\004kind\030\001 \001(\0162\021.fila" +
-      ".v1.WaitKind\022\016\n\006detail\030\002 \001(\t\022\024\n\014throttle" +
-      "_key\030\003 \001(\t\022)\n\005until\030\004 \001(\0132\032.google.proto" +
-      "buf.Timestamp\022\r\n\005count\030\005 \001(\004\022\r\n\005limit\030\006 " +
-      "\001(\004\"9\n\024CancelMessageRequest\022\r\n\005queue\030\001 \001" +
-      "(\t\022\022\n\nmessage_id\030\002 \001(\t\"\027\n\025CancelMessageR" +
-      "esponse\".\n\020SetConfigRequest\022\013\n\003key\030\001 \001(\t" +
-      "\022\r\n\005value\030\002 \001(\t\"\023\n\021SetConfigResponse\"\037\n\020" +
-      "GetConfigRequest\022\013\n\003key\030\001 \001(\t\"\"\n\021GetConf" +
-      "igResponse\022\r\n\005value\030\001 \001(\t\"\"\n\023DeleteConfi" +
-      "gRequest\022\013\n\003key\030\001 \001(\t\"\026\n\024DeleteConfigRes" +
-      "ponse\"#\n\021ListConfigRequest\022\016\n\006prefix\030\001 \001" +
-      "(\t\"P\n\022ListConfigResponse\022%\n\007entries\030\001 \003(" +
-      "\0132\024.fila.v1.ConfigEntry\022\023\n\013total_count\030\002" +
-      " \001(\r\")\n\013ConfigEntry\022\013\n\003key\030\001 \001(\t\022\r\n\005valu" +
-      "e\030\002 \001(\t\"D\n\010AclEntry\022\'\n\npermission\030\001 \001(\0162" +
-      "\023.fila.v1.Permission\022\017\n\007pattern\030\002 \001(\t\"\207\001" +
-      "\n\023CreateApiKeyRequest\022\014\n\004name\030\001 \001(\t\022.\n\ne" +
-      "xpires_at\030\002 \001(\0132\032.google.protobuf.Timest" +
-      "amp\022\022\n\nsuperadmin\030\003 \001(\010\022\036\n\003acl\030\004 \003(\0132\021.f" +
-      "ila.v1.AclEntry\"6\n\024CreateApiKeyResponse\022" +
-      "\016\n\006key_id\030\001 \001(\t\022\016\n\006secret\030\002 \001(\t\"%\n\023Revok" +
-      "eApiKeyRequest\022\016\n\006key_id\030\001 \001(\t\"\026\n\024Revoke" +
-      "ApiKeyResponse\"\024\n\022ListApiKeysRequest\"8\n\023" +
-      "ListApiKeysResponse\022!\n\004keys\030\001 \003(\0132\023.fila" +
-      ".v1.ApiKeyInfo\"\276\001\n\nApiKeyInfo\022\016\n\006key_id\030" +
-      "\001 \001(\t\022\014\n\004name\030\002 \001(\t\022.\n\ncreated_at\030\003 \001(\0132" +
-      "\032.google.protobuf.Timestamp\022.\n\nexpires_a" +
-      "t\030\004 \001(\0132\032.google.protobuf.Timestamp\022\022\n\ns" +
-      "uperadmin\030\005 \001(\010\022\036\n\003acl\030\006 \003(\0132\021.fila.v1.A" +
-      "clEntry\"?\n\rSetAclRequest\022\016\n\006key_id\030\001 \001(\t" +
-      "\022\036\n\003acl\030\002 \003(\0132\021.fila.v1.AclEntry\"\020\n\016SetA" +
-      "clResponse\"\037\n\rGetAclRequest\022\016\n\006key_id\030\001 " +
-      "\001(\t\"D\n\016GetAclResponse\022\036\n\003acl\030\001 \003(\0132\021.fil" +
-      "a.v1.AclEntry\022\022\n\nsuperadmin\030\002 \001(\010*q\n\017Hoo" +
-      "kErrorPolicy\022!\n\035HOOK_ERROR_POLICY_UNSPEC" +
-      "IFIED\020\000\022\035\n\031HOOK_ERROR_POLICY_DEFAULT\020\001\022\034" +
-      "\n\030HOOK_ERROR_POLICY_REJECT\020\002*}\n\014MessageS" +
-      "tate\022\035\n\031MESSAGE_STATE_UNSPECIFIED\020\000\022\031\n\025M" +
-      "ESSAGE_STATE_PENDING\020\001\022\031\n\025MESSAGE_STATE_" +
-      "DELAYED\020\002\022\030\n\024MESSAGE_STATE_LEASED\020\003*\202\002\n\010" +
-      "WaitKind\022\031\n\025WAIT_KIND_UNSPECIFIED\020\000\022\027\n\023W" +
-      "AIT_KIND_THROTTLED\020\001\022\031\n\025WAIT_KIND_CONCUR" +
-      "RENCY\020\002\022\022\n\016WAIT_KIND_TURN\020\003\022\025\n\021WAIT_KIND" +
-      "_DELAYED\020\004\022\024\n\020WAIT_KIND_PAUSED\020\005\022\027\n\023WAIT" +
-      "_KIND_NO_CREDIT\020\006\022\024\n\020WAIT_KIND_LEASED\020\007\022" +
-      "\032\n\026WAIT_KIND_BACKPRESSURE\020\010\022\033\n\027WAIT_KIND" +
-      "_HOOK_BYPASSED\020\t*n\n\nPermission\022\032\n\026PERMIS" +
-      "SION_UNSPECIFIED\020\000\022\026\n\022PERMISSION_PRODUCE" +
-      "\020\001\022\026\n\022PERMISSION_CONSUME\020\002\022\024\n\020PERMISSION" +
-      "_ADMIN\020\0032\223\013\n\tFilaAdmin\022H\n\013CreateQueue\022\033." +
-      "fila.v1.CreateQueueRequest\032\034.fila.v1.Cre" +
-      "ateQueueResponse\022H\n\013UpdateQueue\022\033.fila.v" +
-      "1.UpdateQueueRequest\032\034.fila.v1.UpdateQue" +
-      "ueResponse\022H\n\013DeleteQueue\022\033.fila.v1.Dele" +
-      "teQueueRequest\032\034.fila.v1.DeleteQueueResp" +
-      "onse\022E\n\nListQueues\022\032.fila.v1.ListQueuesR" +
-      "equest\032\033.fila.v1.ListQueuesResponse\022?\n\010G" +
-      "etStats\022\030.fila.v1.GetStatsRequest\032\031.fila" +
-      ".v1.GetStatsResponse\022<\n\007Redrive\022\027.fila.v" +
-      "1.RedriveRequest\032\030.fila.v1.RedriveRespon" +
-      "se\0223\n\004Peek\022\024.fila.v1.PeekRequest\032\025.fila." +
-      "v1.PeekResponse\0226\n\005Purge\022\025.fila.v1.Purge" +
-      "Request\032\026.fila.v1.PurgeResponse\0226\n\005Pause" +
-      "\022\025.fila.v1.PauseRequest\032\026.fila.v1.PauseR" +
-      "esponse\0229\n\006Resume\022\026.fila.v1.ResumeReques" +
-      "t\032\027.fila.v1.ResumeResponse\022<\n\007Explain\022\027." +
-      "fila.v1.ExplainRequest\032\030.fila.v1.Explain" +
-      "Response\022N\n\rCancelMessage\022\035.fila.v1.Canc" +
-      "elMessageRequest\032\036.fila.v1.CancelMessage" +
-      "Response\022B\n\tSetConfig\022\031.fila.v1.SetConfi" +
-      "gRequest\032\032.fila.v1.SetConfigResponse\022B\n\t" +
-      "GetConfig\022\031.fila.v1.GetConfigRequest\032\032.f" +
-      "ila.v1.GetConfigResponse\022K\n\014DeleteConfig" +
-      "\022\034.fila.v1.DeleteConfigRequest\032\035.fila.v1" +
-      ".DeleteConfigResponse\022E\n\nListConfig\022\032.fi" +
-      "la.v1.ListConfigRequest\032\033.fila.v1.ListCo" +
-      "nfigResponse\022K\n\014CreateApiKey\022\034.fila.v1.C" +
-      "reateApiKeyRequest\032\035.fila.v1.CreateApiKe" +
-      "yResponse\022K\n\014RevokeApiKey\022\034.fila.v1.Revo" +
-      "keApiKeyRequest\032\035.fila.v1.RevokeApiKeyRe" +
-      "sponse\022H\n\013ListApiKeys\022\033.fila.v1.ListApiK" +
-      "eysRequest\032\034.fila.v1.ListApiKeysResponse" +
-      "\0229\n\006SetAcl\022\026.fila.v1.SetAclRequest\032\027.fil" +
-      "a.v1.SetAclResponse\0229\n\006GetAcl\022\026.fila.v1." +
-      "GetAclRequest\032\027.fila.v1.GetAclResponseB\037" +
-      "\n\033dev.faisca.fila.internal.v1P\001b\006proto3"
+      "QueueConfig\"B\n\023CreateQueueResponse\022\020\n\010qu" +
+      "eue_id\030\001 \001(\t\022\031\n\021dead_letter_queue\030\002 \001(\t\"" +
+      "z\n\022UpdateQueueRequest\022\r\n\005queue\030\001 \001(\t\022$\n\006" +
+      "config\030\002 \001(\0132\024.fila.v1.QueueConfig\022/\n\013up" +
+      "date_mask\030\003 \001(\0132\032.google.protobuf.FieldM" +
+      "ask\";\n\023UpdateQueueResponse\022$\n\006config\030\001 \001" +
+      "(\0132\024.fila.v1.QueueConfig\">\n\022DeleteQueueR" +
+      "equest\022\r\n\005queue\030\001 \001(\t\022\031\n\021keep_dead_lette" +
+      "rs\030\002 \001(\010\"=\n\023DeleteQueueResponse\022\020\n\010messa" +
+      "ges\030\001 \001(\004\022\024\n\014dead_letters\030\002 \001(\004\"\023\n\021ListQ" +
+      "ueuesRequest\"T\n\022ListQueuesResponse\022\"\n\006qu" +
+      "eues\030\001 \003(\0132\022.fila.v1.QueueInfo\022\032\n\022cluste" +
+      "r_node_count\030\002 \001(\r\"\230\002\n\tQueueInfo\022\014\n\004name" +
+      "\030\001 \001(\t\022\r\n\005depth\030\002 \001(\004\022\021\n\tin_flight\030\003 \001(\r" +
+      "\022\030\n\020active_consumers\030\004 \001(\r\022\026\n\016leader_nod" +
+      "e_id\030\005 \001(\004\022\016\n\006paused\030\006 \001(\010\022\026\n\016dead_lette" +
+      "r_of\030\007 \001(\t\022\017\n\007delayed\030\010 \001(\004\022(\n\010counters\030" +
+      "\t \001(\0132\026.fila.v1.QueueCounters\022\035\n\025oldest_" +
+      "pending_age_ms\030\n \001(\004\022\021\n\tthrottled\030\013 \001(\004\022" +
+      "\024\n\014dead_letters\030\014 \001(\004\"2\n\017GetStatsRequest" +
+      "\022\r\n\005queue\030\001 \001(\t\022\020\n\010max_keys\030\002 \001(\r\"\367\004\n\020Ge" +
+      "tStatsResponse\022\r\n\005depth\030\001 \001(\004\022\021\n\tin_flig" +
+      "ht\030\002 \001(\004\022\034\n\024active_fairness_keys\030\003 \001(\004\022\030" +
+      "\n\020active_consumers\030\004 \001(\r\022\017\n\007quantum\030\005 \001(" +
+      "\r\0223\n\rper_key_stats\030\006 \003(\0132\034.fila.v1.PerFa" +
+      "irnessKeyStats\0228\n\022per_throttle_stats\030\007 \003" +
+      "(\0132\034.fila.v1.PerThrottleKeyStats\022\026\n\016lead" +
+      "er_node_id\030\010 \001(\004\022\031\n\021replication_count\030\t " +
+      "\001(\r\022(\n\010counters\030\n \001(\0132\026.fila.v1.QueueCou" +
+      "nters\022$\n\006config\030\013 \001(\0132\024.fila.v1.QueueCon" +
+      "fig\022\035\n\025oldest_pending_age_ms\030\014 \001(\004\022\026\n\016de" +
+      "ad_letter_of\030\r \001(\t\022\027\n\017consumer_credit\030\016 " +
+      "\001(\004\022\021\n\tthrottled\030\017 \001(\004\022!\n\005hooks\030\020 \001(\0132\022." +
+      "fila.v1.HookStats\022\017\n\007delayed\030\021 \001(\004\022\016\n\006pa" +
+      "used\030\022 \001(\010\022\021\n\tround_key\030\023 \001(\t\022)\n\tconsume" +
+      "rs\030\024 \003(\0132\026.fila.v1.ConsumerStats\022!\n\005wait" +
+      "s\030\025 \003(\0132\022.fila.v1.WaitStats\"e\n\rConsumerS" +
+      "tats\022\016\n\006number\030\001 \001(\004\022\021\n\tin_flight\030\002 \001(\r\022" +
+      "\016\n\006credit\030\003 \001(\r\022\021\n\tmax_batch\030\004 \001(\r\022\016\n\006ke" +
+      "y_id\030\005 \001(\t\"I\n\tWaitStats\022\r\n\005cause\030\001 \001(\t\022\r" +
+      "\n\005count\030\002 \001(\004\022\016\n\006p50_ms\030\003 \001(\004\022\016\n\006p95_ms\030" +
+      "\004 \001(\004\"\242\001\n\rQueueCounters\022\020\n\010enqueued\030\001 \001(" +
+      "\004\022\021\n\tdelivered\030\002 \001(\004\022\r\n\005acked\030\003 \001(\004\022\016\n\006n" +
+      "acked\030\004 \001(\004\022\017\n\007expired\030\005 \001(\004\022\025\n\rdead_let" +
+      "tered\030\006 \001(\004\022\021\n\ttimed_out\030\007 \001(\004\022\022\n\nduplic" +
+      "ates\030\010 \001(\004\"h\n\tHookStats\022\r\n\005calls\030\001 \001(\004\022\020" +
+      "\n\010failures\030\002 \001(\004\022\020\n\010bypassed\030\003 \001(\004\022\024\n\014ci" +
+      "rcuit_open\030\004 \001(\010\022\022\n\nlast_error\030\005 \001(\t\"\356\001\n" +
+      "\023PerFairnessKeyStats\022\013\n\003key\030\001 \001(\t\022\025\n\rpen" +
+      "ding_count\030\002 \001(\004\022\027\n\017current_deficit\030\003 \001(" +
+      "\003\022\016\n\006weight\030\004 \001(\r\022\021\n\tdelivered\030\005 \001(\004\022\021\n\t" +
+      "throttled\030\006 \001(\004\022\016\n\006paused\030\007 \001(\010\022\033\n\016round" +
+      "_position\030\010 \001(\rH\000\210\001\001\022$\n\007traffic\030\t \001(\0132\023." +
+      "fila.v1.KeyTrafficB\021\n\017_round_position\"\242\001" +
+      "\n\nKeyTraffic\022\020\n\010enqueued\030\001 \001(\004\022\021\n\tdelive" +
+      "red\030\002 \001(\004\022\r\n\005acked\030\003 \001(\004\022\016\n\006nacked\030\004 \001(\004" +
+      "\022\025\n\rdead_lettered\030\005 \001(\004\022\017\n\007retried\030\006 \001(\004" +
+      "\022\023\n\013wait_p50_ms\030\007 \001(\004\022\023\n\013wait_p95_ms\030\010 \001" +
+      "(\004\"\323\002\n\023PerThrottleKeyStats\022\013\n\003key\030\001 \001(\t\022" +
+      "\016\n\006tokens\030\002 \001(\001\022\027\n\017rate_per_second\030\003 \001(\001" +
+      "\022\r\n\005burst\030\004 \001(\001\022\016\n\006passed\030\005 \001(\004\022\017\n\007block" +
+      "ed\030\006 \001(\004\022\031\n\021concurrency_limit\030\007 \001(\r\022\021\n\ti" +
+      "n_flight\030\010 \001(\r\0220\n\014paused_until\030\t \001(\0132\032.g" +
+      "oogle.protobuf.Timestamp\022\017\n\007waiting\030\n \001(" +
+      "\004\022\031\n\021passed_per_second\030\013 \001(\001\022\032\n\022blocked_" +
+      "per_second\030\014 \001(\001\022\017\n\007pattern\030\r \001(\t\022\r\n\005uns" +
+      "et\030\016 \001(\010\022\016\n\006paused\030\017 \001(\010\"D\n\024ListThrottle" +
+      "sRequest\022\016\n\006prefix\030\001 \001(\t\022\r\n\005unset\030\002 \001(\010\022" +
+      "\r\n\005limit\030\003 \001(\r\"]\n\025ListThrottlesResponse\022" +
+      "/\n\tthrottles\030\001 \003(\0132\034.fila.v1.PerThrottle" +
+      "KeyStats\022\023\n\013total_count\030\002 \001(\004\"u\n\016Redrive" +
+      "Request\022\021\n\tdlq_queue\030\001 \001(\t\022\r\n\005count\030\002 \001(" +
+      "\004\022\024\n\014fairness_key\030\003 \001(\t\022\026\n\016error_contain" +
+      "s\030\004 \001(\t\022\023\n\013message_ids\030\005 \003(\t\"#\n\017RedriveR" +
+      "esponse\022\020\n\010redriven\030\001 \001(\004\"\257\001\n\013PeekReques" +
+      "t\022\r\n\005queue\030\001 \001(\t\022\r\n\005limit\030\002 \001(\r\022\025\n\rfrom_" +
+      "position\030\003 \001(\004\022\026\n\016until_position\030\004 \001(\004\022\024" +
+      "\n\014fairness_key\030\005 \001(\t\022$\n\005state\030\006 \001(\0162\025.fi" +
+      "la.v1.MessageState\022\027\n\017exclude_payload\030\007 " +
+      "\001(\010\"e\n\014PeekResponse\022(\n\010messages\030\001 \003(\0132\026." +
+      "fila.v1.PeekedMessage\022\025\n\rnext_position\030\002" +
+      " \001(\004\022\024\n\014end_position\030\003 \001(\004\"j\n\rPeekedMess" +
+      "age\022!\n\007message\030\001 \001(\0132\020.fila.v1.Message\022$" +
+      "\n\005state\030\002 \001(\0162\025.fila.v1.MessageState\022\020\n\010" +
+      "position\030\003 \001(\004\"3\n\014PurgeRequest\022\r\n\005queue\030" +
+      "\001 \001(\t\022\024\n\014fairness_key\030\002 \001(\t\"\037\n\rPurgeResp" +
+      "onse\022\016\n\006purged\030\001 \001(\004\"^\n\014PauseRequest\022\r\n\005" +
+      "queue\030\001 \001(\t\022\024\n\014fairness_key\030\002 \001(\t\022\024\n\014thr" +
+      "ottle_key\030\003 \001(\t\022\023\n\013duration_ms\030\004 \001(\004\"\017\n\r" +
+      "PauseResponse\"J\n\rResumeRequest\022\r\n\005queue\030" +
+      "\001 \001(\t\022\024\n\014fairness_key\030\002 \001(\t\022\024\n\014throttle_" +
+      "key\030\003 \001(\t\"\020\n\016ResumeResponse\"I\n\016ExplainRe" +
+      "quest\022\r\n\005queue\030\001 \001(\t\022\024\n\014fairness_key\030\002 \001" +
+      "(\t\022\022\n\nmessage_id\030\003 \001(\t\"\235\002\n\017ExplainRespon" +
+      "se\022\017\n\007summary\030\001 \001(\t\022$\n\007reasons\030\002 \003(\0132\023.f" +
+      "ila.v1.WaitReason\0220\n\014estimated_at\030\003 \001(\0132" +
+      "\032.google.protobuf.Timestamp\022\024\n\014fairness_" +
+      "key\030\004 \001(\t\022\025\n\rpending_count\030\005 \001(\004\022\r\n\005ahea" +
+      "d\030\006 \001(\004\022$\n\005state\030\007 \001(\0162\025.fila.v1.Message" +
+      "State\022\"\n\010failures\030\010 \003(\0132\020.fila.v1.Failur" +
+      "e\022\033\n\023unset_throttle_keys\030\t \003(\t\"\234\001\n\nWaitR" +
+      "eason\022\037\n\004kind\030\001 \001(\0162\021.fila.v1.WaitKind\022\016" +
+      "\n\006detail\030\002 \001(\t\022\024\n\014throttle_key\030\003 \001(\t\022)\n\005" +
+      "until\030\004 \001(\0132\032.google.protobuf.Timestamp\022" +
+      "\r\n\005count\030\005 \001(\004\022\r\n\005limit\030\006 \001(\004\"9\n\024CancelM" +
+      "essageRequest\022\r\n\005queue\030\001 \001(\t\022\022\n\nmessage_" +
+      "id\030\002 \001(\t\"\027\n\025CancelMessageResponse\"U\n\020Set" +
+      "ConfigRequest\022\013\n\003key\030\001 \001(\t\022\r\n\005value\030\002 \001(" +
+      "\t\022%\n\007entries\030\003 \003(\0132\024.fila.v1.ConfigEntry" +
+      "\"\023\n\021SetConfigResponse\"\037\n\020GetConfigReques" +
+      "t\022\013\n\003key\030\001 \001(\t\"\"\n\021GetConfigResponse\022\r\n\005v" +
+      "alue\030\001 \001(\t\"\"\n\023DeleteConfigRequest\022\013\n\003key" +
+      "\030\001 \001(\t\"\026\n\024DeleteConfigResponse\"#\n\021ListCo" +
+      "nfigRequest\022\016\n\006prefix\030\001 \001(\t\"P\n\022ListConfi" +
+      "gResponse\022%\n\007entries\030\001 \003(\0132\024.fila.v1.Con" +
+      "figEntry\022\023\n\013total_count\030\002 \001(\r\")\n\013ConfigE" +
+      "ntry\022\013\n\003key\030\001 \001(\t\022\r\n\005value\030\002 \001(\t\".\n\rAclP" +
+      "ermission\022\014\n\004kind\030\001 \001(\t\022\017\n\007pattern\030\002 \001(\t" +
+      "\"s\n\023CreateApiKeyRequest\022\014\n\004name\030\001 \001(\t\022\025\n" +
+      "\rexpires_at_ms\030\002 \001(\004\022\022\n\nsuperadmin\030\003 \001(\010" +
+      "\022#\n\003acl\030\004 \003(\0132\026.fila.v1.AclPermission\"6\n" +
+      "\024CreateApiKeyResponse\022\016\n\006key_id\030\001 \001(\t\022\016\n" +
+      "\006secret\030\002 \001(\t\"%\n\023RevokeApiKeyRequest\022\016\n\006" +
+      "key_id\030\001 \001(\t\"\026\n\024RevokeApiKeyResponse\"\024\n\022" +
+      "ListApiKeysRequest\"8\n\023ListApiKeysRespons" +
+      "e\022!\n\004keys\030\001 \003(\0132\023.fila.v1.ApiKeyInfo\"\303\001\n" +
+      "\nApiKeyInfo\022\016\n\006key_id\030\001 \001(\t\022\014\n\004name\030\002 \001(" +
+      "\t\022.\n\ncreated_at\030\003 \001(\0132\032.google.protobuf." +
+      "Timestamp\022.\n\nexpires_at\030\004 \001(\0132\032.google.p" +
+      "rotobuf.Timestamp\022\022\n\nsuperadmin\030\005 \001(\010\022#\n" +
+      "\003acl\030\006 \003(\0132\026.fila.v1.AclPermission\"D\n\rSe" +
+      "tAclRequest\022\016\n\006key_id\030\001 \001(\t\022#\n\003acl\030\002 \003(\013" +
+      "2\026.fila.v1.AclPermission\"\020\n\016SetAclRespon" +
+      "se\"\037\n\rGetAclRequest\022\016\n\006key_id\030\001 \001(\t\"I\n\016G" +
+      "etAclResponse\022#\n\003acl\030\001 \003(\0132\026.fila.v1.Acl" +
+      "Permission\022\022\n\nsuperadmin\030\002 \001(\010\"\022\n\020GetSta" +
+      "tusRequest\"\247\004\n\021GetStatusResponse\022\017\n\007vers" +
+      "ion\030\001 \001(\t\022.\n\nstarted_at\030\002 \001(\0132\032.google.p" +
+      "rotobuf.Timestamp\022\014\n\004role\030\003 \001(\t\022\020\n\010data_" +
+      "dir\030\004 \001(\t\022\014\n\004sync\030\005 \001(\t\022\030\n\020disk_total_by" +
+      "tes\030\006 \001(\004\022\027\n\017disk_free_bytes\030\007 \001(\004\022\030\n\020di" +
+      "sk_floor_bytes\030\010 \001(\004\022\020\n\010disk_low\030\t \001(\010\022\021" +
+      "\n\tlog_bytes\030\n \001(\004\022\023\n\013table_bytes\030\013 \001(\004\022\024" +
+      "\n\014buffer_bytes\030\014 \001(\004\022\030\n\020compaction_bytes" +
+      "\030\r \001(\004\022\024\n\014memory_bytes\030\016 \001(\004\022\021\n\thot_byte" +
+      "s\030\017 \001(\004\022\023\n\013inbox_bytes\030\020 \001(\004\022\023\n\013connecti" +
+      "ons\030\021 \001(\r\022\027\n\017max_connections\030\022 \001(\r\022\021\n\tco" +
+      "nsumers\030\023 \001(\r\022\016\n\006queues\030\024 \001(\r\022\020\n\010message" +
+      "s\030\025 \001(\004\022\024\n\014dead_letters\030\026 \001(\004\022\021\n\thttp_ad" +
+      "dr\030\027 \001(\t\022\"\n\010troubles\030\030 \003(\0132\020.fila.v1.Tro" +
+      "uble\"i\n\007Trouble\022#\n\010severity\030\001 \001(\0162\021.fila" +
+      ".v1.Severity\022\014\n\004kind\030\002 \001(\t\022\r\n\005queue\030\003 \001(" +
+      "\t\022\014\n\004what\030\004 \001(\t\022\016\n\006remedy\030\005 \001(\t\"\"\n\rBacku" +
+      "pRequest\022\021\n\tdirectory\030\001 \001(\t\"~\n\016BackupRes" +
+      "ponse\022\r\n\005phase\030\001 \001(\t\022\022\n\ndone_bytes\030\002 \001(\004" +
+      "\022\023\n\013total_bytes\030\003 \001(\004\022\014\n\004path\030\004 \001(\t\022\020\n\010m" +
+      "essages\030\005 \001(\004\022\024\n\014copied_bytes\030\006 \001(\004*q\n\017H" +
+      "ookErrorPolicy\022!\n\035HOOK_ERROR_POLICY_UNSP" +
+      "ECIFIED\020\000\022\035\n\031HOOK_ERROR_POLICY_DEFAULT\020\001" +
+      "\022\034\n\030HOOK_ERROR_POLICY_REJECT\020\002*}\n\014Messag" +
+      "eState\022\035\n\031MESSAGE_STATE_UNSPECIFIED\020\000\022\031\n" +
+      "\025MESSAGE_STATE_PENDING\020\001\022\031\n\025MESSAGE_STAT" +
+      "E_DELAYED\020\002\022\030\n\024MESSAGE_STATE_LEASED\020\003*\202\002" +
+      "\n\010WaitKind\022\031\n\025WAIT_KIND_UNSPECIFIED\020\000\022\027\n" +
+      "\023WAIT_KIND_THROTTLED\020\001\022\031\n\025WAIT_KIND_CONC" +
+      "URRENCY\020\002\022\022\n\016WAIT_KIND_TURN\020\003\022\025\n\021WAIT_KI" +
+      "ND_DELAYED\020\004\022\024\n\020WAIT_KIND_PAUSED\020\005\022\027\n\023WA" +
+      "IT_KIND_NO_CREDIT\020\006\022\024\n\020WAIT_KIND_LEASED\020" +
+      "\007\022\032\n\026WAIT_KIND_BACKPRESSURE\020\010\022\033\n\027WAIT_KI" +
+      "ND_HOOK_BYPASSED\020\t*f\n\010Severity\022\030\n\024SEVERI" +
+      "TY_UNSPECIFIED\020\000\022\023\n\017SEVERITY_NOTICE\020\001\022\024\n" +
+      "\020SEVERITY_WARNING\020\002\022\025\n\021SEVERITY_CRITICAL" +
+      "\020\0032\344\014\n\tFilaAdmin\022H\n\013CreateQueue\022\033.fila.v" +
+      "1.CreateQueueRequest\032\034.fila.v1.CreateQue" +
+      "ueResponse\022H\n\013UpdateQueue\022\033.fila.v1.Upda" +
+      "teQueueRequest\032\034.fila.v1.UpdateQueueResp" +
+      "onse\022H\n\013DeleteQueue\022\033.fila.v1.DeleteQueu" +
+      "eRequest\032\034.fila.v1.DeleteQueueResponse\022E" +
+      "\n\nListQueues\022\032.fila.v1.ListQueuesRequest" +
+      "\032\033.fila.v1.ListQueuesResponse\022?\n\010GetStat" +
+      "s\022\030.fila.v1.GetStatsRequest\032\031.fila.v1.Ge" +
+      "tStatsResponse\022<\n\007Redrive\022\027.fila.v1.Redr" +
+      "iveRequest\032\030.fila.v1.RedriveResponse\0223\n\004" +
+      "Peek\022\024.fila.v1.PeekRequest\032\025.fila.v1.Pee" +
+      "kResponse\0226\n\005Purge\022\025.fila.v1.PurgeReques" +
+      "t\032\026.fila.v1.PurgeResponse\0226\n\005Pause\022\025.fil" +
+      "a.v1.PauseRequest\032\026.fila.v1.PauseRespons" +
+      "e\0229\n\006Resume\022\026.fila.v1.ResumeRequest\032\027.fi" +
+      "la.v1.ResumeResponse\022<\n\007Explain\022\027.fila.v" +
+      "1.ExplainRequest\032\030.fila.v1.ExplainRespon" +
+      "se\022N\n\rCancelMessage\022\035.fila.v1.CancelMess" +
+      "ageRequest\032\036.fila.v1.CancelMessageRespon" +
+      "se\022N\n\rListThrottles\022\035.fila.v1.ListThrott" +
+      "lesRequest\032\036.fila.v1.ListThrottlesRespon" +
+      "se\022B\n\tSetConfig\022\031.fila.v1.SetConfigReque" +
+      "st\032\032.fila.v1.SetConfigResponse\022B\n\tGetCon" +
+      "fig\022\031.fila.v1.GetConfigRequest\032\032.fila.v1" +
+      ".GetConfigResponse\022K\n\014DeleteConfig\022\034.fil" +
+      "a.v1.DeleteConfigRequest\032\035.fila.v1.Delet" +
+      "eConfigResponse\022E\n\nListConfig\022\032.fila.v1." +
+      "ListConfigRequest\032\033.fila.v1.ListConfigRe" +
+      "sponse\022B\n\tGetStatus\022\031.fila.v1.GetStatusR" +
+      "equest\032\032.fila.v1.GetStatusResponse\022;\n\006Ba" +
+      "ckup\022\026.fila.v1.BackupRequest\032\027.fila.v1.B" +
+      "ackupResponse0\001\022K\n\014CreateApiKey\022\034.fila.v" +
+      "1.CreateApiKeyRequest\032\035.fila.v1.CreateAp" +
+      "iKeyResponse\022K\n\014RevokeApiKey\022\034.fila.v1.R" +
+      "evokeApiKeyRequest\032\035.fila.v1.RevokeApiKe" +
+      "yResponse\022H\n\013ListApiKeys\022\033.fila.v1.ListA" +
+      "piKeysRequest\032\034.fila.v1.ListApiKeysRespo" +
+      "nse\0229\n\006SetAcl\022\026.fila.v1.SetAclRequest\032\027." +
+      "fila.v1.SetAclResponse\0229\n\006GetAcl\022\026.fila." +
+      "v1.GetAclRequest\032\027.fila.v1.GetAclRespons" +
+      "eB\037\n\033dev.faisca.fila.internal.v1P\001b\006prot" +
+      "o3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -485,7 +593,7 @@ public final class Admin {
     internal_static_fila_v1_CreateQueueResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_CreateQueueResponse_descriptor,
-        new java.lang.String[] { "DeadLetterQueue", });
+        new java.lang.String[] { "QueueId", "DeadLetterQueue", });
     internal_static_fila_v1_UpdateQueueRequest_descriptor =
       getDescriptor().getMessageTypes().get(3);
     internal_static_fila_v1_UpdateQueueRequest_fieldAccessorTable = new
@@ -503,13 +611,13 @@ public final class Admin {
     internal_static_fila_v1_DeleteQueueRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_DeleteQueueRequest_descriptor,
-        new java.lang.String[] { "Queue", });
+        new java.lang.String[] { "Queue", "KeepDeadLetters", });
     internal_static_fila_v1_DeleteQueueResponse_descriptor =
       getDescriptor().getMessageTypes().get(6);
     internal_static_fila_v1_DeleteQueueResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_DeleteQueueResponse_descriptor,
-        new java.lang.String[] { });
+        new java.lang.String[] { "Messages", "DeadLetters", });
     internal_static_fila_v1_ListQueuesRequest_descriptor =
       getDescriptor().getMessageTypes().get(7);
     internal_static_fila_v1_ListQueuesRequest_fieldAccessorTable = new
@@ -521,13 +629,13 @@ public final class Admin {
     internal_static_fila_v1_ListQueuesResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ListQueuesResponse_descriptor,
-        new java.lang.String[] { "Queues", });
+        new java.lang.String[] { "Queues", "ClusterNodeCount", });
     internal_static_fila_v1_QueueInfo_descriptor =
       getDescriptor().getMessageTypes().get(9);
     internal_static_fila_v1_QueueInfo_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_QueueInfo_descriptor,
-        new java.lang.String[] { "Name", "Depth", "InFlight", "ActiveConsumers", "Delayed", "Paused", "DeadLetterOf", });
+        new java.lang.String[] { "Name", "Depth", "InFlight", "ActiveConsumers", "LeaderNodeId", "Paused", "DeadLetterOf", "Delayed", "Counters", "OldestPendingAgeMs", "Throttled", "DeadLetters", });
     internal_static_fila_v1_GetStatsRequest_descriptor =
       getDescriptor().getMessageTypes().get(10);
     internal_static_fila_v1_GetStatsRequest_fieldAccessorTable = new
@@ -539,253 +647,313 @@ public final class Admin {
     internal_static_fila_v1_GetStatsResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GetStatsResponse_descriptor,
-        new java.lang.String[] { "Depth", "InFlight", "ActiveFairnessKeys", "ActiveConsumers", "Quantum", "PerKeyStats", "PerThrottleStats", "Delayed", "Paused", "Counters", "Config", "OldestPendingAgeMs", "DeadLetterOf", "ConsumerCredit", "Throttled", "Hooks", });
-    internal_static_fila_v1_QueueCounters_descriptor =
+        new java.lang.String[] { "Depth", "InFlight", "ActiveFairnessKeys", "ActiveConsumers", "Quantum", "PerKeyStats", "PerThrottleStats", "LeaderNodeId", "ReplicationCount", "Counters", "Config", "OldestPendingAgeMs", "DeadLetterOf", "ConsumerCredit", "Throttled", "Hooks", "Delayed", "Paused", "RoundKey", "Consumers", "Waits", });
+    internal_static_fila_v1_ConsumerStats_descriptor =
       getDescriptor().getMessageTypes().get(12);
+    internal_static_fila_v1_ConsumerStats_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_ConsumerStats_descriptor,
+        new java.lang.String[] { "Number", "InFlight", "Credit", "MaxBatch", "KeyId", });
+    internal_static_fila_v1_WaitStats_descriptor =
+      getDescriptor().getMessageTypes().get(13);
+    internal_static_fila_v1_WaitStats_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_WaitStats_descriptor,
+        new java.lang.String[] { "Cause", "Count", "P50Ms", "P95Ms", });
+    internal_static_fila_v1_QueueCounters_descriptor =
+      getDescriptor().getMessageTypes().get(14);
     internal_static_fila_v1_QueueCounters_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_QueueCounters_descriptor,
         new java.lang.String[] { "Enqueued", "Delivered", "Acked", "Nacked", "Expired", "DeadLettered", "TimedOut", "Duplicates", });
     internal_static_fila_v1_HookStats_descriptor =
-      getDescriptor().getMessageTypes().get(13);
+      getDescriptor().getMessageTypes().get(15);
     internal_static_fila_v1_HookStats_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_HookStats_descriptor,
         new java.lang.String[] { "Calls", "Failures", "Bypassed", "CircuitOpen", "LastError", });
     internal_static_fila_v1_PerFairnessKeyStats_descriptor =
-      getDescriptor().getMessageTypes().get(14);
+      getDescriptor().getMessageTypes().get(16);
     internal_static_fila_v1_PerFairnessKeyStats_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PerFairnessKeyStats_descriptor,
-        new java.lang.String[] { "Key", "PendingCount", "CurrentDeficit", "Weight", "Delivered", "Throttled", "Paused", });
+        new java.lang.String[] { "Key", "PendingCount", "CurrentDeficit", "Weight", "Delivered", "Throttled", "Paused", "RoundPosition", "Traffic", });
+    internal_static_fila_v1_KeyTraffic_descriptor =
+      getDescriptor().getMessageTypes().get(17);
+    internal_static_fila_v1_KeyTraffic_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_KeyTraffic_descriptor,
+        new java.lang.String[] { "Enqueued", "Delivered", "Acked", "Nacked", "DeadLettered", "Retried", "WaitP50Ms", "WaitP95Ms", });
     internal_static_fila_v1_PerThrottleKeyStats_descriptor =
-      getDescriptor().getMessageTypes().get(15);
+      getDescriptor().getMessageTypes().get(18);
     internal_static_fila_v1_PerThrottleKeyStats_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PerThrottleKeyStats_descriptor,
-        new java.lang.String[] { "Key", "Tokens", "RatePerSecond", "Burst", "Passed", "Blocked", "ConcurrencyLimit", "InFlight", "PausedUntil", "Waiting", });
+        new java.lang.String[] { "Key", "Tokens", "RatePerSecond", "Burst", "Passed", "Blocked", "ConcurrencyLimit", "InFlight", "PausedUntil", "Waiting", "PassedPerSecond", "BlockedPerSecond", "Pattern", "Unset", "Paused", });
+    internal_static_fila_v1_ListThrottlesRequest_descriptor =
+      getDescriptor().getMessageTypes().get(19);
+    internal_static_fila_v1_ListThrottlesRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_ListThrottlesRequest_descriptor,
+        new java.lang.String[] { "Prefix", "Unset", "Limit", });
+    internal_static_fila_v1_ListThrottlesResponse_descriptor =
+      getDescriptor().getMessageTypes().get(20);
+    internal_static_fila_v1_ListThrottlesResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_ListThrottlesResponse_descriptor,
+        new java.lang.String[] { "Throttles", "TotalCount", });
     internal_static_fila_v1_RedriveRequest_descriptor =
-      getDescriptor().getMessageTypes().get(16);
+      getDescriptor().getMessageTypes().get(21);
     internal_static_fila_v1_RedriveRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_RedriveRequest_descriptor,
         new java.lang.String[] { "DlqQueue", "Count", "FairnessKey", "ErrorContains", "MessageIds", });
     internal_static_fila_v1_RedriveResponse_descriptor =
-      getDescriptor().getMessageTypes().get(17);
+      getDescriptor().getMessageTypes().get(22);
     internal_static_fila_v1_RedriveResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_RedriveResponse_descriptor,
         new java.lang.String[] { "Redriven", });
     internal_static_fila_v1_PeekRequest_descriptor =
-      getDescriptor().getMessageTypes().get(18);
+      getDescriptor().getMessageTypes().get(23);
     internal_static_fila_v1_PeekRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PeekRequest_descriptor,
         new java.lang.String[] { "Queue", "Limit", "FromPosition", "UntilPosition", "FairnessKey", "State", "ExcludePayload", });
     internal_static_fila_v1_PeekResponse_descriptor =
-      getDescriptor().getMessageTypes().get(19);
+      getDescriptor().getMessageTypes().get(24);
     internal_static_fila_v1_PeekResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PeekResponse_descriptor,
         new java.lang.String[] { "Messages", "NextPosition", "EndPosition", });
     internal_static_fila_v1_PeekedMessage_descriptor =
-      getDescriptor().getMessageTypes().get(20);
+      getDescriptor().getMessageTypes().get(25);
     internal_static_fila_v1_PeekedMessage_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PeekedMessage_descriptor,
         new java.lang.String[] { "Message", "State", "Position", });
     internal_static_fila_v1_PurgeRequest_descriptor =
-      getDescriptor().getMessageTypes().get(21);
+      getDescriptor().getMessageTypes().get(26);
     internal_static_fila_v1_PurgeRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PurgeRequest_descriptor,
         new java.lang.String[] { "Queue", "FairnessKey", });
     internal_static_fila_v1_PurgeResponse_descriptor =
-      getDescriptor().getMessageTypes().get(22);
+      getDescriptor().getMessageTypes().get(27);
     internal_static_fila_v1_PurgeResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PurgeResponse_descriptor,
         new java.lang.String[] { "Purged", });
     internal_static_fila_v1_PauseRequest_descriptor =
-      getDescriptor().getMessageTypes().get(23);
+      getDescriptor().getMessageTypes().get(28);
     internal_static_fila_v1_PauseRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PauseRequest_descriptor,
-        new java.lang.String[] { "Queue", "FairnessKey", });
+        new java.lang.String[] { "Queue", "FairnessKey", "ThrottleKey", "DurationMs", });
     internal_static_fila_v1_PauseResponse_descriptor =
-      getDescriptor().getMessageTypes().get(24);
+      getDescriptor().getMessageTypes().get(29);
     internal_static_fila_v1_PauseResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_PauseResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_ResumeRequest_descriptor =
-      getDescriptor().getMessageTypes().get(25);
+      getDescriptor().getMessageTypes().get(30);
     internal_static_fila_v1_ResumeRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ResumeRequest_descriptor,
-        new java.lang.String[] { "Queue", "FairnessKey", });
+        new java.lang.String[] { "Queue", "FairnessKey", "ThrottleKey", });
     internal_static_fila_v1_ResumeResponse_descriptor =
-      getDescriptor().getMessageTypes().get(26);
+      getDescriptor().getMessageTypes().get(31);
     internal_static_fila_v1_ResumeResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ResumeResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_ExplainRequest_descriptor =
-      getDescriptor().getMessageTypes().get(27);
+      getDescriptor().getMessageTypes().get(32);
     internal_static_fila_v1_ExplainRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ExplainRequest_descriptor,
         new java.lang.String[] { "Queue", "FairnessKey", "MessageId", });
     internal_static_fila_v1_ExplainResponse_descriptor =
-      getDescriptor().getMessageTypes().get(28);
+      getDescriptor().getMessageTypes().get(33);
     internal_static_fila_v1_ExplainResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ExplainResponse_descriptor,
-        new java.lang.String[] { "Summary", "Reasons", "EstimatedAt", "FairnessKey", "PendingCount", "Ahead", "State", });
+        new java.lang.String[] { "Summary", "Reasons", "EstimatedAt", "FairnessKey", "PendingCount", "Ahead", "State", "Failures", "UnsetThrottleKeys", });
     internal_static_fila_v1_WaitReason_descriptor =
-      getDescriptor().getMessageTypes().get(29);
+      getDescriptor().getMessageTypes().get(34);
     internal_static_fila_v1_WaitReason_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_WaitReason_descriptor,
         new java.lang.String[] { "Kind", "Detail", "ThrottleKey", "Until", "Count", "Limit", });
     internal_static_fila_v1_CancelMessageRequest_descriptor =
-      getDescriptor().getMessageTypes().get(30);
+      getDescriptor().getMessageTypes().get(35);
     internal_static_fila_v1_CancelMessageRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_CancelMessageRequest_descriptor,
         new java.lang.String[] { "Queue", "MessageId", });
     internal_static_fila_v1_CancelMessageResponse_descriptor =
-      getDescriptor().getMessageTypes().get(31);
+      getDescriptor().getMessageTypes().get(36);
     internal_static_fila_v1_CancelMessageResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_CancelMessageResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_SetConfigRequest_descriptor =
-      getDescriptor().getMessageTypes().get(32);
+      getDescriptor().getMessageTypes().get(37);
     internal_static_fila_v1_SetConfigRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_SetConfigRequest_descriptor,
-        new java.lang.String[] { "Key", "Value", });
+        new java.lang.String[] { "Key", "Value", "Entries", });
     internal_static_fila_v1_SetConfigResponse_descriptor =
-      getDescriptor().getMessageTypes().get(33);
+      getDescriptor().getMessageTypes().get(38);
     internal_static_fila_v1_SetConfigResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_SetConfigResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_GetConfigRequest_descriptor =
-      getDescriptor().getMessageTypes().get(34);
+      getDescriptor().getMessageTypes().get(39);
     internal_static_fila_v1_GetConfigRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GetConfigRequest_descriptor,
         new java.lang.String[] { "Key", });
     internal_static_fila_v1_GetConfigResponse_descriptor =
-      getDescriptor().getMessageTypes().get(35);
+      getDescriptor().getMessageTypes().get(40);
     internal_static_fila_v1_GetConfigResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GetConfigResponse_descriptor,
         new java.lang.String[] { "Value", });
     internal_static_fila_v1_DeleteConfigRequest_descriptor =
-      getDescriptor().getMessageTypes().get(36);
+      getDescriptor().getMessageTypes().get(41);
     internal_static_fila_v1_DeleteConfigRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_DeleteConfigRequest_descriptor,
         new java.lang.String[] { "Key", });
     internal_static_fila_v1_DeleteConfigResponse_descriptor =
-      getDescriptor().getMessageTypes().get(37);
+      getDescriptor().getMessageTypes().get(42);
     internal_static_fila_v1_DeleteConfigResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_DeleteConfigResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_ListConfigRequest_descriptor =
-      getDescriptor().getMessageTypes().get(38);
+      getDescriptor().getMessageTypes().get(43);
     internal_static_fila_v1_ListConfigRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ListConfigRequest_descriptor,
         new java.lang.String[] { "Prefix", });
     internal_static_fila_v1_ListConfigResponse_descriptor =
-      getDescriptor().getMessageTypes().get(39);
+      getDescriptor().getMessageTypes().get(44);
     internal_static_fila_v1_ListConfigResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ListConfigResponse_descriptor,
         new java.lang.String[] { "Entries", "TotalCount", });
     internal_static_fila_v1_ConfigEntry_descriptor =
-      getDescriptor().getMessageTypes().get(40);
+      getDescriptor().getMessageTypes().get(45);
     internal_static_fila_v1_ConfigEntry_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ConfigEntry_descriptor,
         new java.lang.String[] { "Key", "Value", });
-    internal_static_fila_v1_AclEntry_descriptor =
-      getDescriptor().getMessageTypes().get(41);
-    internal_static_fila_v1_AclEntry_fieldAccessorTable = new
+    internal_static_fila_v1_AclPermission_descriptor =
+      getDescriptor().getMessageTypes().get(46);
+    internal_static_fila_v1_AclPermission_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
-        internal_static_fila_v1_AclEntry_descriptor,
-        new java.lang.String[] { "Permission", "Pattern", });
+        internal_static_fila_v1_AclPermission_descriptor,
+        new java.lang.String[] { "Kind", "Pattern", });
     internal_static_fila_v1_CreateApiKeyRequest_descriptor =
-      getDescriptor().getMessageTypes().get(42);
+      getDescriptor().getMessageTypes().get(47);
     internal_static_fila_v1_CreateApiKeyRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_CreateApiKeyRequest_descriptor,
-        new java.lang.String[] { "Name", "ExpiresAt", "Superadmin", "Acl", });
+        new java.lang.String[] { "Name", "ExpiresAtMs", "Superadmin", "Acl", });
     internal_static_fila_v1_CreateApiKeyResponse_descriptor =
-      getDescriptor().getMessageTypes().get(43);
+      getDescriptor().getMessageTypes().get(48);
     internal_static_fila_v1_CreateApiKeyResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_CreateApiKeyResponse_descriptor,
         new java.lang.String[] { "KeyId", "Secret", });
     internal_static_fila_v1_RevokeApiKeyRequest_descriptor =
-      getDescriptor().getMessageTypes().get(44);
+      getDescriptor().getMessageTypes().get(49);
     internal_static_fila_v1_RevokeApiKeyRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_RevokeApiKeyRequest_descriptor,
         new java.lang.String[] { "KeyId", });
     internal_static_fila_v1_RevokeApiKeyResponse_descriptor =
-      getDescriptor().getMessageTypes().get(45);
+      getDescriptor().getMessageTypes().get(50);
     internal_static_fila_v1_RevokeApiKeyResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_RevokeApiKeyResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_ListApiKeysRequest_descriptor =
-      getDescriptor().getMessageTypes().get(46);
+      getDescriptor().getMessageTypes().get(51);
     internal_static_fila_v1_ListApiKeysRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ListApiKeysRequest_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_ListApiKeysResponse_descriptor =
-      getDescriptor().getMessageTypes().get(47);
+      getDescriptor().getMessageTypes().get(52);
     internal_static_fila_v1_ListApiKeysResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ListApiKeysResponse_descriptor,
         new java.lang.String[] { "Keys", });
     internal_static_fila_v1_ApiKeyInfo_descriptor =
-      getDescriptor().getMessageTypes().get(48);
+      getDescriptor().getMessageTypes().get(53);
     internal_static_fila_v1_ApiKeyInfo_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ApiKeyInfo_descriptor,
         new java.lang.String[] { "KeyId", "Name", "CreatedAt", "ExpiresAt", "Superadmin", "Acl", });
     internal_static_fila_v1_SetAclRequest_descriptor =
-      getDescriptor().getMessageTypes().get(49);
+      getDescriptor().getMessageTypes().get(54);
     internal_static_fila_v1_SetAclRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_SetAclRequest_descriptor,
         new java.lang.String[] { "KeyId", "Acl", });
     internal_static_fila_v1_SetAclResponse_descriptor =
-      getDescriptor().getMessageTypes().get(50);
+      getDescriptor().getMessageTypes().get(55);
     internal_static_fila_v1_SetAclResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_SetAclResponse_descriptor,
         new java.lang.String[] { });
     internal_static_fila_v1_GetAclRequest_descriptor =
-      getDescriptor().getMessageTypes().get(51);
+      getDescriptor().getMessageTypes().get(56);
     internal_static_fila_v1_GetAclRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GetAclRequest_descriptor,
         new java.lang.String[] { "KeyId", });
     internal_static_fila_v1_GetAclResponse_descriptor =
-      getDescriptor().getMessageTypes().get(52);
+      getDescriptor().getMessageTypes().get(57);
     internal_static_fila_v1_GetAclResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GetAclResponse_descriptor,
         new java.lang.String[] { "Acl", "Superadmin", });
+    internal_static_fila_v1_GetStatusRequest_descriptor =
+      getDescriptor().getMessageTypes().get(58);
+    internal_static_fila_v1_GetStatusRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GetStatusRequest_descriptor,
+        new java.lang.String[] { });
+    internal_static_fila_v1_GetStatusResponse_descriptor =
+      getDescriptor().getMessageTypes().get(59);
+    internal_static_fila_v1_GetStatusResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GetStatusResponse_descriptor,
+        new java.lang.String[] { "Version", "StartedAt", "Role", "DataDir", "Sync", "DiskTotalBytes", "DiskFreeBytes", "DiskFloorBytes", "DiskLow", "LogBytes", "TableBytes", "BufferBytes", "CompactionBytes", "MemoryBytes", "HotBytes", "InboxBytes", "Connections", "MaxConnections", "Consumers", "Queues", "Messages", "DeadLetters", "HttpAddr", "Troubles", });
+    internal_static_fila_v1_Trouble_descriptor =
+      getDescriptor().getMessageTypes().get(60);
+    internal_static_fila_v1_Trouble_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_Trouble_descriptor,
+        new java.lang.String[] { "Severity", "Kind", "Queue", "What", "Remedy", });
+    internal_static_fila_v1_BackupRequest_descriptor =
+      getDescriptor().getMessageTypes().get(61);
+    internal_static_fila_v1_BackupRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_BackupRequest_descriptor,
+        new java.lang.String[] { "Directory", });
+    internal_static_fila_v1_BackupResponse_descriptor =
+      getDescriptor().getMessageTypes().get(62);
+    internal_static_fila_v1_BackupResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_BackupResponse_descriptor,
+        new java.lang.String[] { "Phase", "DoneBytes", "TotalBytes", "Path", "Messages", "CopiedBytes", });
     dev.faisca.fila.internal.v1.Messages.getDescriptor();
     com.google.protobuf.FieldMaskProto.getDescriptor();
     com.google.protobuf.TimestampProto.getDescriptor();

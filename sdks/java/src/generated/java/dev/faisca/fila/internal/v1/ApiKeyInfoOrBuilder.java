@@ -117,24 +117,24 @@ public interface ApiKeyInfoOrBuilder extends
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 6;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 6;</code>
    */
-  java.util.List<dev.faisca.fila.internal.v1.AclEntry> 
+  java.util.List<dev.faisca.fila.internal.v1.AclPermission> 
       getAclList();
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 6;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 6;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntry getAcl(int index);
+  dev.faisca.fila.internal.v1.AclPermission getAcl(int index);
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 6;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 6;</code>
    */
   int getAclCount();
   /**
@@ -142,17 +142,17 @@ public interface ApiKeyInfoOrBuilder extends
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 6;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 6;</code>
    */
-  java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList();
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 6;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 6;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index);
 }

@@ -45,7 +45,6 @@ private static final long serialVersionUID = 0L;
             dev.faisca.fila.internal.v1.CreateApiKeyRequest.class, dev.faisca.fila.internal.v1.CreateApiKeyRequest.Builder.class);
   }
 
-  private int bitField0_;
   public static final int NAME_FIELD_NUMBER = 1;
   @SuppressWarnings("serial")
   private volatile java.lang.Object name_ = "";
@@ -93,42 +92,19 @@ private static final long serialVersionUID = 0L;
     }
   }
 
-  public static final int EXPIRES_AT_FIELD_NUMBER = 2;
-  private com.google.protobuf.Timestamp expiresAt_;
+  public static final int EXPIRES_AT_MS_FIELD_NUMBER = 2;
+  private long expiresAtMs_ = 0L;
   /**
    * <pre>
-   * The key stops working at this time; unset means never.
+   * The key stops working at this time, in milliseconds since 1970; 0 means never.
    * </pre>
    *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   * @return Whether the expiresAt field is set.
+   * <code>uint64 expires_at_ms = 2;</code>
+   * @return The expiresAtMs.
    */
   @java.lang.Override
-  public boolean hasExpiresAt() {
-    return ((bitField0_ & 0x00000001) != 0);
-  }
-  /**
-   * <pre>
-   * The key stops working at this time; unset means never.
-   * </pre>
-   *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   * @return The expiresAt.
-   */
-  @java.lang.Override
-  public com.google.protobuf.Timestamp getExpiresAt() {
-    return expiresAt_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expiresAt_;
-  }
-  /**
-   * <pre>
-   * The key stops working at this time; unset means never.
-   * </pre>
-   *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   */
-  @java.lang.Override
-  public com.google.protobuf.TimestampOrBuilder getExpiresAtOrBuilder() {
-    return expiresAt_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expiresAt_;
+  public long getExpiresAtMs() {
+    return expiresAtMs_;
   }
 
   public static final int SUPERADMIN_FIELD_NUMBER = 3;
@@ -148,16 +124,16 @@ private static final long serialVersionUID = 0L;
 
   public static final int ACL_FIELD_NUMBER = 4;
   @SuppressWarnings("serial")
-  private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_;
+  private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_;
   /**
    * <pre>
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   @java.lang.Override
-  public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+  public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
     return acl_;
   }
   /**
@@ -165,10 +141,10 @@ private static final long serialVersionUID = 0L;
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   @java.lang.Override
-  public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList() {
     return acl_;
   }
@@ -177,7 +153,7 @@ private static final long serialVersionUID = 0L;
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   @java.lang.Override
   public int getAclCount() {
@@ -188,10 +164,10 @@ private static final long serialVersionUID = 0L;
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+  public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
     return acl_.get(index);
   }
   /**
@@ -199,10 +175,10 @@ private static final long serialVersionUID = 0L;
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index) {
     return acl_.get(index);
   }
@@ -224,8 +200,8 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(name_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 1, name_);
     }
-    if (((bitField0_ & 0x00000001) != 0)) {
-      output.writeMessage(2, getExpiresAt());
+    if (expiresAtMs_ != 0L) {
+      output.writeUInt64(2, expiresAtMs_);
     }
     if (superadmin_ != false) {
       output.writeBool(3, superadmin_);
@@ -245,9 +221,9 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(name_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(1, name_);
     }
-    if (((bitField0_ & 0x00000001) != 0)) {
+    if (expiresAtMs_ != 0L) {
       size += com.google.protobuf.CodedOutputStream
-        .computeMessageSize(2, getExpiresAt());
+        .computeUInt64Size(2, expiresAtMs_);
     }
     if (superadmin_ != false) {
       size += com.google.protobuf.CodedOutputStream
@@ -274,11 +250,8 @@ private static final long serialVersionUID = 0L;
 
     if (!getName()
         .equals(other.getName())) return false;
-    if (hasExpiresAt() != other.hasExpiresAt()) return false;
-    if (hasExpiresAt()) {
-      if (!getExpiresAt()
-          .equals(other.getExpiresAt())) return false;
-    }
+    if (getExpiresAtMs()
+        != other.getExpiresAtMs()) return false;
     if (getSuperadmin()
         != other.getSuperadmin()) return false;
     if (!getAclList()
@@ -296,10 +269,9 @@ private static final long serialVersionUID = 0L;
     hash = (19 * hash) + getDescriptor().hashCode();
     hash = (37 * hash) + NAME_FIELD_NUMBER;
     hash = (53 * hash) + getName().hashCode();
-    if (hasExpiresAt()) {
-      hash = (37 * hash) + EXPIRES_AT_FIELD_NUMBER;
-      hash = (53 * hash) + getExpiresAt().hashCode();
-    }
+    hash = (37 * hash) + EXPIRES_AT_MS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getExpiresAtMs());
     hash = (37 * hash) + SUPERADMIN_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
         getSuperadmin());
@@ -430,31 +402,20 @@ private static final long serialVersionUID = 0L;
 
     // Construct using dev.faisca.fila.internal.v1.CreateApiKeyRequest.newBuilder()
     private Builder() {
-      maybeForceBuilderInitialization();
+
     }
 
     private Builder(
         com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
       super(parent);
-      maybeForceBuilderInitialization();
-    }
-    private void maybeForceBuilderInitialization() {
-      if (com.google.protobuf.GeneratedMessageV3
-              .alwaysUseFieldBuilders) {
-        getExpiresAtFieldBuilder();
-        getAclFieldBuilder();
-      }
+
     }
     @java.lang.Override
     public Builder clear() {
       super.clear();
       bitField0_ = 0;
       name_ = "";
-      expiresAt_ = null;
-      if (expiresAtBuilder_ != null) {
-        expiresAtBuilder_.dispose();
-        expiresAtBuilder_ = null;
-      }
+      expiresAtMs_ = 0L;
       superadmin_ = false;
       if (aclBuilder_ == null) {
         acl_ = java.util.Collections.emptyList();
@@ -512,17 +473,12 @@ private static final long serialVersionUID = 0L;
       if (((from_bitField0_ & 0x00000001) != 0)) {
         result.name_ = name_;
       }
-      int to_bitField0_ = 0;
       if (((from_bitField0_ & 0x00000002) != 0)) {
-        result.expiresAt_ = expiresAtBuilder_ == null
-            ? expiresAt_
-            : expiresAtBuilder_.build();
-        to_bitField0_ |= 0x00000001;
+        result.expiresAtMs_ = expiresAtMs_;
       }
       if (((from_bitField0_ & 0x00000004) != 0)) {
         result.superadmin_ = superadmin_;
       }
-      result.bitField0_ |= to_bitField0_;
     }
 
     @java.lang.Override
@@ -574,8 +530,8 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000001;
         onChanged();
       }
-      if (other.hasExpiresAt()) {
-        mergeExpiresAt(other.getExpiresAt());
+      if (other.getExpiresAtMs() != 0L) {
+        setExpiresAtMs(other.getExpiresAtMs());
       }
       if (other.getSuperadmin() != false) {
         setSuperadmin(other.getSuperadmin());
@@ -637,22 +593,20 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000001;
               break;
             } // case 10
-            case 18: {
-              input.readMessage(
-                  getExpiresAtFieldBuilder().getBuilder(),
-                  extensionRegistry);
+            case 16: {
+              expiresAtMs_ = input.readUInt64();
               bitField0_ |= 0x00000002;
               break;
-            } // case 18
+            } // case 16
             case 24: {
               superadmin_ = input.readBool();
               bitField0_ |= 0x00000004;
               break;
             } // case 24
             case 34: {
-              dev.faisca.fila.internal.v1.AclEntry m =
+              dev.faisca.fila.internal.v1.AclPermission m =
                   input.readMessage(
-                      dev.faisca.fila.internal.v1.AclEntry.parser(),
+                      dev.faisca.fila.internal.v1.AclPermission.parser(),
                       extensionRegistry);
               if (aclBuilder_ == null) {
                 ensureAclIsMutable();
@@ -771,161 +725,48 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
-    private com.google.protobuf.Timestamp expiresAt_;
-    private com.google.protobuf.SingleFieldBuilderV3<
-        com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> expiresAtBuilder_;
+    private long expiresAtMs_ ;
     /**
      * <pre>
-     * The key stops working at this time; unset means never.
+     * The key stops working at this time, in milliseconds since 1970; 0 means never.
      * </pre>
      *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     * @return Whether the expiresAt field is set.
+     * <code>uint64 expires_at_ms = 2;</code>
+     * @return The expiresAtMs.
      */
-    public boolean hasExpiresAt() {
-      return ((bitField0_ & 0x00000002) != 0);
+    @java.lang.Override
+    public long getExpiresAtMs() {
+      return expiresAtMs_;
     }
     /**
      * <pre>
-     * The key stops working at this time; unset means never.
+     * The key stops working at this time, in milliseconds since 1970; 0 means never.
      * </pre>
      *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     * @return The expiresAt.
+     * <code>uint64 expires_at_ms = 2;</code>
+     * @param value The expiresAtMs to set.
+     * @return This builder for chaining.
      */
-    public com.google.protobuf.Timestamp getExpiresAt() {
-      if (expiresAtBuilder_ == null) {
-        return expiresAt_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expiresAt_;
-      } else {
-        return expiresAtBuilder_.getMessage();
-      }
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    public Builder setExpiresAt(com.google.protobuf.Timestamp value) {
-      if (expiresAtBuilder_ == null) {
-        if (value == null) {
-          throw new NullPointerException();
-        }
-        expiresAt_ = value;
-      } else {
-        expiresAtBuilder_.setMessage(value);
-      }
+    public Builder setExpiresAtMs(long value) {
+
+      expiresAtMs_ = value;
       bitField0_ |= 0x00000002;
       onChanged();
       return this;
     }
     /**
      * <pre>
-     * The key stops working at this time; unset means never.
+     * The key stops working at this time, in milliseconds since 1970; 0 means never.
      * </pre>
      *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
+     * <code>uint64 expires_at_ms = 2;</code>
+     * @return This builder for chaining.
      */
-    public Builder setExpiresAt(
-        com.google.protobuf.Timestamp.Builder builderForValue) {
-      if (expiresAtBuilder_ == null) {
-        expiresAt_ = builderForValue.build();
-      } else {
-        expiresAtBuilder_.setMessage(builderForValue.build());
-      }
-      bitField0_ |= 0x00000002;
-      onChanged();
-      return this;
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    public Builder mergeExpiresAt(com.google.protobuf.Timestamp value) {
-      if (expiresAtBuilder_ == null) {
-        if (((bitField0_ & 0x00000002) != 0) &&
-          expiresAt_ != null &&
-          expiresAt_ != com.google.protobuf.Timestamp.getDefaultInstance()) {
-          getExpiresAtBuilder().mergeFrom(value);
-        } else {
-          expiresAt_ = value;
-        }
-      } else {
-        expiresAtBuilder_.mergeFrom(value);
-      }
-      if (expiresAt_ != null) {
-        bitField0_ |= 0x00000002;
-        onChanged();
-      }
-      return this;
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    public Builder clearExpiresAt() {
+    public Builder clearExpiresAtMs() {
       bitField0_ = (bitField0_ & ~0x00000002);
-      expiresAt_ = null;
-      if (expiresAtBuilder_ != null) {
-        expiresAtBuilder_.dispose();
-        expiresAtBuilder_ = null;
-      }
+      expiresAtMs_ = 0L;
       onChanged();
       return this;
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    public com.google.protobuf.Timestamp.Builder getExpiresAtBuilder() {
-      bitField0_ |= 0x00000002;
-      onChanged();
-      return getExpiresAtFieldBuilder().getBuilder();
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    public com.google.protobuf.TimestampOrBuilder getExpiresAtOrBuilder() {
-      if (expiresAtBuilder_ != null) {
-        return expiresAtBuilder_.getMessageOrBuilder();
-      } else {
-        return expiresAt_ == null ?
-            com.google.protobuf.Timestamp.getDefaultInstance() : expiresAt_;
-      }
-    }
-    /**
-     * <pre>
-     * The key stops working at this time; unset means never.
-     * </pre>
-     *
-     * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-     */
-    private com.google.protobuf.SingleFieldBuilderV3<
-        com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> 
-        getExpiresAtFieldBuilder() {
-      if (expiresAtBuilder_ == null) {
-        expiresAtBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
-            com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder>(
-                getExpiresAt(),
-                getParentForChildren(),
-                isClean());
-        expiresAt_ = null;
-      }
-      return expiresAtBuilder_;
     }
 
     private boolean superadmin_ ;
@@ -972,26 +813,26 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
-    private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_ =
+    private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_ =
       java.util.Collections.emptyList();
     private void ensureAclIsMutable() {
       if (!((bitField0_ & 0x00000008) != 0)) {
-        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclEntry>(acl_);
+        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclPermission>(acl_);
         bitField0_ |= 0x00000008;
        }
     }
 
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> aclBuilder_;
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> aclBuilder_;
 
     /**
      * <pre>
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
       if (aclBuilder_ == null) {
         return java.util.Collections.unmodifiableList(acl_);
       } else {
@@ -1003,7 +844,7 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public int getAclCount() {
       if (aclBuilder_ == null) {
@@ -1017,9 +858,9 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+    public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);
       } else {
@@ -1031,10 +872,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -1052,10 +893,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.set(index, builderForValue.build());
@@ -1070,9 +911,9 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public Builder addAcl(dev.faisca.fila.internal.v1.AclEntry value) {
+    public Builder addAcl(dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -1090,10 +931,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -1111,10 +952,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder addAcl(
-        dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(builderForValue.build());
@@ -1129,10 +970,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(index, builderForValue.build());
@@ -1147,10 +988,10 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder addAllAcl(
-        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclEntry> values) {
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclPermission> values) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         com.google.protobuf.AbstractMessageLite.Builder.addAll(
@@ -1166,7 +1007,7 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder clearAcl() {
       if (aclBuilder_ == null) {
@@ -1183,7 +1024,7 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
     public Builder removeAcl(int index) {
       if (aclBuilder_ == null) {
@@ -1200,9 +1041,9 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder getAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder getAclBuilder(
         int index) {
       return getAclFieldBuilder().getBuilder(index);
     }
@@ -1211,9 +1052,9 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+    public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
         int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);  } else {
@@ -1225,9 +1066,9 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+    public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
          getAclOrBuilderList() {
       if (aclBuilder_ != null) {
         return aclBuilder_.getMessageOrBuilderList();
@@ -1240,41 +1081,41 @@ private static final long serialVersionUID = 0L;
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder() {
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder() {
       return getAclFieldBuilder().addBuilder(
-          dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder(
         int index) {
       return getAclFieldBuilder().addBuilder(
-          index, dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          index, dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What the key may do; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 4;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry.Builder> 
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission.Builder> 
          getAclBuilderList() {
       return getAclFieldBuilder().getBuilderList();
     }
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
         getAclFieldBuilder() {
       if (aclBuilder_ == null) {
         aclBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
-            dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder>(
+            dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder>(
                 acl_,
                 ((bitField0_ & 0x00000008) != 0),
                 getParentForChildren(),

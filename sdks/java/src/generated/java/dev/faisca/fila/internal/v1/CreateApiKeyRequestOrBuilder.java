@@ -30,30 +30,13 @@ public interface CreateApiKeyRequestOrBuilder extends
 
   /**
    * <pre>
-   * The key stops working at this time; unset means never.
+   * The key stops working at this time, in milliseconds since 1970; 0 means never.
    * </pre>
    *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   * @return Whether the expiresAt field is set.
+   * <code>uint64 expires_at_ms = 2;</code>
+   * @return The expiresAtMs.
    */
-  boolean hasExpiresAt();
-  /**
-   * <pre>
-   * The key stops working at this time; unset means never.
-   * </pre>
-   *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   * @return The expiresAt.
-   */
-  com.google.protobuf.Timestamp getExpiresAt();
-  /**
-   * <pre>
-   * The key stops working at this time; unset means never.
-   * </pre>
-   *
-   * <code>.google.protobuf.Timestamp expires_at = 2;</code>
-   */
-  com.google.protobuf.TimestampOrBuilder getExpiresAtOrBuilder();
+  long getExpiresAtMs();
 
   /**
    * <pre>
@@ -70,24 +53,24 @@ public interface CreateApiKeyRequestOrBuilder extends
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
-  java.util.List<dev.faisca.fila.internal.v1.AclEntry> 
+  java.util.List<dev.faisca.fila.internal.v1.AclPermission> 
       getAclList();
   /**
    * <pre>
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntry getAcl(int index);
+  dev.faisca.fila.internal.v1.AclPermission getAcl(int index);
   /**
    * <pre>
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
   int getAclCount();
   /**
@@ -95,17 +78,17 @@ public interface CreateApiKeyRequestOrBuilder extends
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
-  java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList();
   /**
    * <pre>
    * What the key may do; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 4;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 4;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index);
 }

@@ -21,6 +21,7 @@ private static final long serialVersionUID = 0L;
     super(builder);
   }
   private CreateQueueResponse() {
+    queueId_ = "";
     deadLetterQueue_ = "";
   }
 
@@ -44,7 +45,54 @@ private static final long serialVersionUID = 0L;
             dev.faisca.fila.internal.v1.CreateQueueResponse.class, dev.faisca.fila.internal.v1.CreateQueueResponse.Builder.class);
   }
 
-  public static final int DEAD_LETTER_QUEUE_FIELD_NUMBER = 1;
+  public static final int QUEUE_ID_FIELD_NUMBER = 1;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object queueId_ = "";
+  /**
+   * <pre>
+   * What names the queue in other calls: its name.
+   * </pre>
+   *
+   * <code>string queue_id = 1;</code>
+   * @return The queueId.
+   */
+  @java.lang.Override
+  public java.lang.String getQueueId() {
+    java.lang.Object ref = queueId_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      queueId_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * What names the queue in other calls: its name.
+   * </pre>
+   *
+   * <code>string queue_id = 1;</code>
+   * @return The bytes for queueId.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getQueueIdBytes() {
+    java.lang.Object ref = queueId_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      queueId_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
+  public static final int DEAD_LETTER_QUEUE_FIELD_NUMBER = 2;
   @SuppressWarnings("serial")
   private volatile java.lang.Object deadLetterQueue_ = "";
   /**
@@ -52,7 +100,7 @@ private static final long serialVersionUID = 0L;
    * The name of the dead-letter queue that was created with it.
    * </pre>
    *
-   * <code>string dead_letter_queue = 1;</code>
+   * <code>string dead_letter_queue = 2;</code>
    * @return The deadLetterQueue.
    */
   @java.lang.Override
@@ -73,7 +121,7 @@ private static final long serialVersionUID = 0L;
    * The name of the dead-letter queue that was created with it.
    * </pre>
    *
-   * <code>string dead_letter_queue = 1;</code>
+   * <code>string dead_letter_queue = 2;</code>
    * @return The bytes for deadLetterQueue.
    */
   @java.lang.Override
@@ -105,8 +153,11 @@ private static final long serialVersionUID = 0L;
   @java.lang.Override
   public void writeTo(com.google.protobuf.CodedOutputStream output)
                       throws java.io.IOException {
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(queueId_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 1, queueId_);
+    }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(deadLetterQueue_)) {
-      com.google.protobuf.GeneratedMessageV3.writeString(output, 1, deadLetterQueue_);
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 2, deadLetterQueue_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -117,8 +168,11 @@ private static final long serialVersionUID = 0L;
     if (size != -1) return size;
 
     size = 0;
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(queueId_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(1, queueId_);
+    }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(deadLetterQueue_)) {
-      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(1, deadLetterQueue_);
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(2, deadLetterQueue_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -135,6 +189,8 @@ private static final long serialVersionUID = 0L;
     }
     dev.faisca.fila.internal.v1.CreateQueueResponse other = (dev.faisca.fila.internal.v1.CreateQueueResponse) obj;
 
+    if (!getQueueId()
+        .equals(other.getQueueId())) return false;
     if (!getDeadLetterQueue()
         .equals(other.getDeadLetterQueue())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
@@ -148,6 +204,8 @@ private static final long serialVersionUID = 0L;
     }
     int hash = 41;
     hash = (19 * hash) + getDescriptor().hashCode();
+    hash = (37 * hash) + QUEUE_ID_FIELD_NUMBER;
+    hash = (53 * hash) + getQueueId().hashCode();
     hash = (37 * hash) + DEAD_LETTER_QUEUE_FIELD_NUMBER;
     hash = (53 * hash) + getDeadLetterQueue().hashCode();
     hash = (29 * hash) + getUnknownFields().hashCode();
@@ -285,6 +343,7 @@ private static final long serialVersionUID = 0L;
     public Builder clear() {
       super.clear();
       bitField0_ = 0;
+      queueId_ = "";
       deadLetterQueue_ = "";
       return this;
     }
@@ -320,6 +379,9 @@ private static final long serialVersionUID = 0L;
     private void buildPartial0(dev.faisca.fila.internal.v1.CreateQueueResponse result) {
       int from_bitField0_ = bitField0_;
       if (((from_bitField0_ & 0x00000001) != 0)) {
+        result.queueId_ = queueId_;
+      }
+      if (((from_bitField0_ & 0x00000002) != 0)) {
         result.deadLetterQueue_ = deadLetterQueue_;
       }
     }
@@ -368,9 +430,14 @@ private static final long serialVersionUID = 0L;
 
     public Builder mergeFrom(dev.faisca.fila.internal.v1.CreateQueueResponse other) {
       if (other == dev.faisca.fila.internal.v1.CreateQueueResponse.getDefaultInstance()) return this;
+      if (!other.getQueueId().isEmpty()) {
+        queueId_ = other.queueId_;
+        bitField0_ |= 0x00000001;
+        onChanged();
+      }
       if (!other.getDeadLetterQueue().isEmpty()) {
         deadLetterQueue_ = other.deadLetterQueue_;
-        bitField0_ |= 0x00000001;
+        bitField0_ |= 0x00000002;
         onChanged();
       }
       this.mergeUnknownFields(other.getUnknownFields());
@@ -400,10 +467,15 @@ private static final long serialVersionUID = 0L;
               done = true;
               break;
             case 10: {
-              deadLetterQueue_ = input.readStringRequireUtf8();
+              queueId_ = input.readStringRequireUtf8();
               bitField0_ |= 0x00000001;
               break;
             } // case 10
+            case 18: {
+              deadLetterQueue_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00000002;
+              break;
+            } // case 18
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -421,13 +493,105 @@ private static final long serialVersionUID = 0L;
     }
     private int bitField0_;
 
+    private java.lang.Object queueId_ = "";
+    /**
+     * <pre>
+     * What names the queue in other calls: its name.
+     * </pre>
+     *
+     * <code>string queue_id = 1;</code>
+     * @return The queueId.
+     */
+    public java.lang.String getQueueId() {
+      java.lang.Object ref = queueId_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        queueId_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * What names the queue in other calls: its name.
+     * </pre>
+     *
+     * <code>string queue_id = 1;</code>
+     * @return The bytes for queueId.
+     */
+    public com.google.protobuf.ByteString
+        getQueueIdBytes() {
+      java.lang.Object ref = queueId_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        queueId_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * What names the queue in other calls: its name.
+     * </pre>
+     *
+     * <code>string queue_id = 1;</code>
+     * @param value The queueId to set.
+     * @return This builder for chaining.
+     */
+    public Builder setQueueId(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      queueId_ = value;
+      bitField0_ |= 0x00000001;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What names the queue in other calls: its name.
+     * </pre>
+     *
+     * <code>string queue_id = 1;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearQueueId() {
+      queueId_ = getDefaultInstance().getQueueId();
+      bitField0_ = (bitField0_ & ~0x00000001);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What names the queue in other calls: its name.
+     * </pre>
+     *
+     * <code>string queue_id = 1;</code>
+     * @param value The bytes for queueId to set.
+     * @return This builder for chaining.
+     */
+    public Builder setQueueIdBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      queueId_ = value;
+      bitField0_ |= 0x00000001;
+      onChanged();
+      return this;
+    }
+
     private java.lang.Object deadLetterQueue_ = "";
     /**
      * <pre>
      * The name of the dead-letter queue that was created with it.
      * </pre>
      *
-     * <code>string dead_letter_queue = 1;</code>
+     * <code>string dead_letter_queue = 2;</code>
      * @return The deadLetterQueue.
      */
     public java.lang.String getDeadLetterQueue() {
@@ -447,7 +611,7 @@ private static final long serialVersionUID = 0L;
      * The name of the dead-letter queue that was created with it.
      * </pre>
      *
-     * <code>string dead_letter_queue = 1;</code>
+     * <code>string dead_letter_queue = 2;</code>
      * @return The bytes for deadLetterQueue.
      */
     public com.google.protobuf.ByteString
@@ -468,7 +632,7 @@ private static final long serialVersionUID = 0L;
      * The name of the dead-letter queue that was created with it.
      * </pre>
      *
-     * <code>string dead_letter_queue = 1;</code>
+     * <code>string dead_letter_queue = 2;</code>
      * @param value The deadLetterQueue to set.
      * @return This builder for chaining.
      */
@@ -476,7 +640,7 @@ private static final long serialVersionUID = 0L;
         java.lang.String value) {
       if (value == null) { throw new NullPointerException(); }
       deadLetterQueue_ = value;
-      bitField0_ |= 0x00000001;
+      bitField0_ |= 0x00000002;
       onChanged();
       return this;
     }
@@ -485,12 +649,12 @@ private static final long serialVersionUID = 0L;
      * The name of the dead-letter queue that was created with it.
      * </pre>
      *
-     * <code>string dead_letter_queue = 1;</code>
+     * <code>string dead_letter_queue = 2;</code>
      * @return This builder for chaining.
      */
     public Builder clearDeadLetterQueue() {
       deadLetterQueue_ = getDefaultInstance().getDeadLetterQueue();
-      bitField0_ = (bitField0_ & ~0x00000001);
+      bitField0_ = (bitField0_ & ~0x00000002);
       onChanged();
       return this;
     }
@@ -499,7 +663,7 @@ private static final long serialVersionUID = 0L;
      * The name of the dead-letter queue that was created with it.
      * </pre>
      *
-     * <code>string dead_letter_queue = 1;</code>
+     * <code>string dead_letter_queue = 2;</code>
      * @param value The bytes for deadLetterQueue to set.
      * @return This builder for chaining.
      */
@@ -508,7 +672,7 @@ private static final long serialVersionUID = 0L;
       if (value == null) { throw new NullPointerException(); }
       checkByteStringIsUtf8(value);
       deadLetterQueue_ = value;
-      bitField0_ |= 0x00000001;
+      bitField0_ |= 0x00000002;
       onChanged();
       return this;
     }

@@ -10,10 +10,30 @@ public interface CreateQueueResponseOrBuilder extends
 
   /**
    * <pre>
+   * What names the queue in other calls: its name.
+   * </pre>
+   *
+   * <code>string queue_id = 1;</code>
+   * @return The queueId.
+   */
+  java.lang.String getQueueId();
+  /**
+   * <pre>
+   * What names the queue in other calls: its name.
+   * </pre>
+   *
+   * <code>string queue_id = 1;</code>
+   * @return The bytes for queueId.
+   */
+  com.google.protobuf.ByteString
+      getQueueIdBytes();
+
+  /**
+   * <pre>
    * The name of the dead-letter queue that was created with it.
    * </pre>
    *
-   * <code>string dead_letter_queue = 1;</code>
+   * <code>string dead_letter_queue = 2;</code>
    * @return The deadLetterQueue.
    */
   java.lang.String getDeadLetterQueue();
@@ -22,7 +42,7 @@ public interface CreateQueueResponseOrBuilder extends
    * The name of the dead-letter queue that was created with it.
    * </pre>
    *
-   * <code>string dead_letter_queue = 1;</code>
+   * <code>string dead_letter_queue = 2;</code>
    * @return The bytes for deadLetterQueue.
    */
   com.google.protobuf.ByteString

@@ -91,6 +91,21 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int KEEP_DEAD_LETTERS_FIELD_NUMBER = 2;
+  private boolean keepDeadLetters_ = false;
+  /**
+   * <pre>
+   * Leave its dead-letter queue in place; it can then be deleted by its own name.
+   * </pre>
+   *
+   * <code>bool keep_dead_letters = 2;</code>
+   * @return The keepDeadLetters.
+   */
+  @java.lang.Override
+  public boolean getKeepDeadLetters() {
+    return keepDeadLetters_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -108,6 +123,9 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(queue_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 1, queue_);
     }
+    if (keepDeadLetters_ != false) {
+      output.writeBool(2, keepDeadLetters_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -119,6 +137,10 @@ private static final long serialVersionUID = 0L;
     size = 0;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(queue_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(1, queue_);
+    }
+    if (keepDeadLetters_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(2, keepDeadLetters_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -137,6 +159,8 @@ private static final long serialVersionUID = 0L;
 
     if (!getQueue()
         .equals(other.getQueue())) return false;
+    if (getKeepDeadLetters()
+        != other.getKeepDeadLetters()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -150,6 +174,9 @@ private static final long serialVersionUID = 0L;
     hash = (19 * hash) + getDescriptor().hashCode();
     hash = (37 * hash) + QUEUE_FIELD_NUMBER;
     hash = (53 * hash) + getQueue().hashCode();
+    hash = (37 * hash) + KEEP_DEAD_LETTERS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getKeepDeadLetters());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -286,6 +313,7 @@ private static final long serialVersionUID = 0L;
       super.clear();
       bitField0_ = 0;
       queue_ = "";
+      keepDeadLetters_ = false;
       return this;
     }
 
@@ -321,6 +349,9 @@ private static final long serialVersionUID = 0L;
       int from_bitField0_ = bitField0_;
       if (((from_bitField0_ & 0x00000001) != 0)) {
         result.queue_ = queue_;
+      }
+      if (((from_bitField0_ & 0x00000002) != 0)) {
+        result.keepDeadLetters_ = keepDeadLetters_;
       }
     }
 
@@ -373,6 +404,9 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000001;
         onChanged();
       }
+      if (other.getKeepDeadLetters() != false) {
+        setKeepDeadLetters(other.getKeepDeadLetters());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -404,6 +438,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000001;
               break;
             } // case 10
+            case 16: {
+              keepDeadLetters_ = input.readBool();
+              bitField0_ |= 0x00000002;
+              break;
+            } // case 16
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -509,6 +548,50 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       queue_ = value;
       bitField0_ |= 0x00000001;
+      onChanged();
+      return this;
+    }
+
+    private boolean keepDeadLetters_ ;
+    /**
+     * <pre>
+     * Leave its dead-letter queue in place; it can then be deleted by its own name.
+     * </pre>
+     *
+     * <code>bool keep_dead_letters = 2;</code>
+     * @return The keepDeadLetters.
+     */
+    @java.lang.Override
+    public boolean getKeepDeadLetters() {
+      return keepDeadLetters_;
+    }
+    /**
+     * <pre>
+     * Leave its dead-letter queue in place; it can then be deleted by its own name.
+     * </pre>
+     *
+     * <code>bool keep_dead_letters = 2;</code>
+     * @param value The keepDeadLetters to set.
+     * @return This builder for chaining.
+     */
+    public Builder setKeepDeadLetters(boolean value) {
+
+      keepDeadLetters_ = value;
+      bitField0_ |= 0x00000002;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Leave its dead-letter queue in place; it can then be deleted by its own name.
+     * </pre>
+     *
+     * <code>bool keep_dead_letters = 2;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearKeepDeadLetters() {
+      bitField0_ = (bitField0_ & ~0x00000002);
+      keepDeadLetters_ = false;
       onChanged();
       return this;
     }

@@ -27,4 +27,14 @@ public interface DeleteQueueRequestOrBuilder extends
    */
   com.google.protobuf.ByteString
       getQueueBytes();
+
+  /**
+   * <pre>
+   * Leave its dead-letter queue in place; it can then be deleted by its own name.
+   * </pre>
+   *
+   * <code>bool keep_dead_letters = 2;</code>
+   * @return The keepDeadLetters.
+   */
+  boolean getKeepDeadLetters();
 }

@@ -43,6 +43,36 @@ private static final long serialVersionUID = 0L;
             dev.faisca.fila.internal.v1.DeleteQueueResponse.class, dev.faisca.fila.internal.v1.DeleteQueueResponse.Builder.class);
   }
 
+  public static final int MESSAGES_FIELD_NUMBER = 1;
+  private long messages_ = 0L;
+  /**
+   * <pre>
+   * How many messages went with it, leased and delayed ones included.
+   * </pre>
+   *
+   * <code>uint64 messages = 1;</code>
+   * @return The messages.
+   */
+  @java.lang.Override
+  public long getMessages() {
+    return messages_;
+  }
+
+  public static final int DEAD_LETTERS_FIELD_NUMBER = 2;
+  private long deadLetters_ = 0L;
+  /**
+   * <pre>
+   * How many dead letters went with it.
+   * </pre>
+   *
+   * <code>uint64 dead_letters = 2;</code>
+   * @return The deadLetters.
+   */
+  @java.lang.Override
+  public long getDeadLetters() {
+    return deadLetters_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -57,6 +87,12 @@ private static final long serialVersionUID = 0L;
   @java.lang.Override
   public void writeTo(com.google.protobuf.CodedOutputStream output)
                       throws java.io.IOException {
+    if (messages_ != 0L) {
+      output.writeUInt64(1, messages_);
+    }
+    if (deadLetters_ != 0L) {
+      output.writeUInt64(2, deadLetters_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -66,6 +102,14 @@ private static final long serialVersionUID = 0L;
     if (size != -1) return size;
 
     size = 0;
+    if (messages_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(1, messages_);
+    }
+    if (deadLetters_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(2, deadLetters_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -81,6 +125,10 @@ private static final long serialVersionUID = 0L;
     }
     dev.faisca.fila.internal.v1.DeleteQueueResponse other = (dev.faisca.fila.internal.v1.DeleteQueueResponse) obj;
 
+    if (getMessages()
+        != other.getMessages()) return false;
+    if (getDeadLetters()
+        != other.getDeadLetters()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -92,6 +140,12 @@ private static final long serialVersionUID = 0L;
     }
     int hash = 41;
     hash = (19 * hash) + getDescriptor().hashCode();
+    hash = (37 * hash) + MESSAGES_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getMessages());
+    hash = (37 * hash) + DEAD_LETTERS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getDeadLetters());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -226,6 +280,9 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public Builder clear() {
       super.clear();
+      bitField0_ = 0;
+      messages_ = 0L;
+      deadLetters_ = 0L;
       return this;
     }
 
@@ -252,8 +309,19 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public dev.faisca.fila.internal.v1.DeleteQueueResponse buildPartial() {
       dev.faisca.fila.internal.v1.DeleteQueueResponse result = new dev.faisca.fila.internal.v1.DeleteQueueResponse(this);
+      if (bitField0_ != 0) { buildPartial0(result); }
       onBuilt();
       return result;
+    }
+
+    private void buildPartial0(dev.faisca.fila.internal.v1.DeleteQueueResponse result) {
+      int from_bitField0_ = bitField0_;
+      if (((from_bitField0_ & 0x00000001) != 0)) {
+        result.messages_ = messages_;
+      }
+      if (((from_bitField0_ & 0x00000002) != 0)) {
+        result.deadLetters_ = deadLetters_;
+      }
     }
 
     @java.lang.Override
@@ -300,6 +368,12 @@ private static final long serialVersionUID = 0L;
 
     public Builder mergeFrom(dev.faisca.fila.internal.v1.DeleteQueueResponse other) {
       if (other == dev.faisca.fila.internal.v1.DeleteQueueResponse.getDefaultInstance()) return this;
+      if (other.getMessages() != 0L) {
+        setMessages(other.getMessages());
+      }
+      if (other.getDeadLetters() != 0L) {
+        setDeadLetters(other.getDeadLetters());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -326,6 +400,16 @@ private static final long serialVersionUID = 0L;
             case 0:
               done = true;
               break;
+            case 8: {
+              messages_ = input.readUInt64();
+              bitField0_ |= 0x00000001;
+              break;
+            } // case 8
+            case 16: {
+              deadLetters_ = input.readUInt64();
+              bitField0_ |= 0x00000002;
+              break;
+            } // case 16
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -339,6 +423,95 @@ private static final long serialVersionUID = 0L;
       } finally {
         onChanged();
       } // finally
+      return this;
+    }
+    private int bitField0_;
+
+    private long messages_ ;
+    /**
+     * <pre>
+     * How many messages went with it, leased and delayed ones included.
+     * </pre>
+     *
+     * <code>uint64 messages = 1;</code>
+     * @return The messages.
+     */
+    @java.lang.Override
+    public long getMessages() {
+      return messages_;
+    }
+    /**
+     * <pre>
+     * How many messages went with it, leased and delayed ones included.
+     * </pre>
+     *
+     * <code>uint64 messages = 1;</code>
+     * @param value The messages to set.
+     * @return This builder for chaining.
+     */
+    public Builder setMessages(long value) {
+
+      messages_ = value;
+      bitField0_ |= 0x00000001;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * How many messages went with it, leased and delayed ones included.
+     * </pre>
+     *
+     * <code>uint64 messages = 1;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearMessages() {
+      bitField0_ = (bitField0_ & ~0x00000001);
+      messages_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private long deadLetters_ ;
+    /**
+     * <pre>
+     * How many dead letters went with it.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 2;</code>
+     * @return The deadLetters.
+     */
+    @java.lang.Override
+    public long getDeadLetters() {
+      return deadLetters_;
+    }
+    /**
+     * <pre>
+     * How many dead letters went with it.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 2;</code>
+     * @param value The deadLetters to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDeadLetters(long value) {
+
+      deadLetters_ = value;
+      bitField0_ |= 0x00000002;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * How many dead letters went with it.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 2;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDeadLetters() {
+      bitField0_ = (bitField0_ & ~0x00000002);
+      deadLetters_ = 0L;
+      onChanged();
       return this;
     }
     @java.lang.Override

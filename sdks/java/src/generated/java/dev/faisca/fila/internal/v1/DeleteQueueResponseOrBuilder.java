@@ -7,4 +7,24 @@ package dev.faisca.fila.internal.v1;
 public interface DeleteQueueResponseOrBuilder extends
     // @@protoc_insertion_point(interface_extends:fila.v1.DeleteQueueResponse)
     com.google.protobuf.MessageOrBuilder {
+
+  /**
+   * <pre>
+   * How many messages went with it, leased and delayed ones included.
+   * </pre>
+   *
+   * <code>uint64 messages = 1;</code>
+   * @return The messages.
+   */
+  long getMessages();
+
+  /**
+   * <pre>
+   * How many dead letters went with it.
+   * </pre>
+   *
+   * <code>uint64 dead_letters = 2;</code>
+   * @return The deadLetters.
+   */
+  long getDeadLetters();
 }

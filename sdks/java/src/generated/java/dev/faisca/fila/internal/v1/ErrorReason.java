@@ -447,7 +447,7 @@ public enum ErrorReason
   }
   public static final com.google.protobuf.Descriptors.EnumDescriptor
       getDescriptor() {
-    return dev.faisca.fila.internal.v1.Messages.getDescriptor().getEnumTypes().get(0);
+    return dev.faisca.fila.internal.v1.Messages.getDescriptor().getEnumTypes().get(1);
   }
 
   private static final ErrorReason[] VALUES = values();

@@ -25,6 +25,9 @@ private static final long serialVersionUID = 0L;
     reasons_ = java.util.Collections.emptyList();
     fairnessKey_ = "";
     state_ = 0;
+    failures_ = java.util.Collections.emptyList();
+    unsetThrottleKeys_ =
+        com.google.protobuf.LazyStringArrayList.emptyList();
   }
 
   @java.lang.Override
@@ -297,6 +300,120 @@ private static final long serialVersionUID = 0L;
     return result == null ? dev.faisca.fila.internal.v1.MessageState.UNRECOGNIZED : result;
   }
 
+  public static final int FAILURES_FIELD_NUMBER = 8;
+  @SuppressWarnings("serial")
+  private java.util.List<dev.faisca.fila.internal.v1.Failure> failures_;
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  @java.lang.Override
+  public java.util.List<dev.faisca.fila.internal.v1.Failure> getFailuresList() {
+    return failures_;
+  }
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+      getFailuresOrBuilderList() {
+    return failures_;
+  }
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  @java.lang.Override
+  public int getFailuresCount() {
+    return failures_.size();
+  }
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.Failure getFailures(int index) {
+    return failures_.get(index);
+  }
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+      int index) {
+    return failures_.get(index);
+  }
+
+  public static final int UNSET_THROTTLE_KEYS_FIELD_NUMBER = 9;
+  @SuppressWarnings("serial")
+  private com.google.protobuf.LazyStringArrayList unsetThrottleKeys_ =
+      com.google.protobuf.LazyStringArrayList.emptyList();
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @return A list containing the unsetThrottleKeys.
+   */
+  public com.google.protobuf.ProtocolStringList
+      getUnsetThrottleKeysList() {
+    return unsetThrottleKeys_;
+  }
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @return The count of unsetThrottleKeys.
+   */
+  public int getUnsetThrottleKeysCount() {
+    return unsetThrottleKeys_.size();
+  }
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @param index The index of the element to return.
+   * @return The unsetThrottleKeys at the given index.
+   */
+  public java.lang.String getUnsetThrottleKeys(int index) {
+    return unsetThrottleKeys_.get(index);
+  }
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @param index The index of the value to return.
+   * @return The bytes of the unsetThrottleKeys at the given index.
+   */
+  public com.google.protobuf.ByteString
+      getUnsetThrottleKeysBytes(int index) {
+    return unsetThrottleKeys_.getByteString(index);
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -331,6 +448,12 @@ private static final long serialVersionUID = 0L;
     }
     if (state_ != dev.faisca.fila.internal.v1.MessageState.MESSAGE_STATE_UNSPECIFIED.getNumber()) {
       output.writeEnum(7, state_);
+    }
+    for (int i = 0; i < failures_.size(); i++) {
+      output.writeMessage(8, failures_.get(i));
+    }
+    for (int i = 0; i < unsetThrottleKeys_.size(); i++) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 9, unsetThrottleKeys_.getRaw(i));
     }
     getUnknownFields().writeTo(output);
   }
@@ -367,6 +490,18 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeEnumSize(7, state_);
     }
+    for (int i = 0; i < failures_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(8, failures_.get(i));
+    }
+    {
+      int dataSize = 0;
+      for (int i = 0; i < unsetThrottleKeys_.size(); i++) {
+        dataSize += computeStringSizeNoTag(unsetThrottleKeys_.getRaw(i));
+      }
+      size += dataSize;
+      size += 1 * getUnsetThrottleKeysList().size();
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -398,6 +533,10 @@ private static final long serialVersionUID = 0L;
     if (getAhead()
         != other.getAhead()) return false;
     if (state_ != other.state_) return false;
+    if (!getFailuresList()
+        .equals(other.getFailuresList())) return false;
+    if (!getUnsetThrottleKeysList()
+        .equals(other.getUnsetThrottleKeysList())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -429,6 +568,14 @@ private static final long serialVersionUID = 0L;
         getAhead());
     hash = (37 * hash) + STATE_FIELD_NUMBER;
     hash = (53 * hash) + state_;
+    if (getFailuresCount() > 0) {
+      hash = (37 * hash) + FAILURES_FIELD_NUMBER;
+      hash = (53 * hash) + getFailuresList().hashCode();
+    }
+    if (getUnsetThrottleKeysCount() > 0) {
+      hash = (37 * hash) + UNSET_THROTTLE_KEYS_FIELD_NUMBER;
+      hash = (53 * hash) + getUnsetThrottleKeysList().hashCode();
+    }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -565,6 +712,7 @@ private static final long serialVersionUID = 0L;
               .alwaysUseFieldBuilders) {
         getReasonsFieldBuilder();
         getEstimatedAtFieldBuilder();
+        getFailuresFieldBuilder();
       }
     }
     @java.lang.Override
@@ -588,6 +736,15 @@ private static final long serialVersionUID = 0L;
       pendingCount_ = 0L;
       ahead_ = 0L;
       state_ = 0;
+      if (failuresBuilder_ == null) {
+        failures_ = java.util.Collections.emptyList();
+      } else {
+        failures_ = null;
+        failuresBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00000080);
+      unsetThrottleKeys_ =
+          com.google.protobuf.LazyStringArrayList.emptyList();
       return this;
     }
 
@@ -630,6 +787,15 @@ private static final long serialVersionUID = 0L;
       } else {
         result.reasons_ = reasonsBuilder_.build();
       }
+      if (failuresBuilder_ == null) {
+        if (((bitField0_ & 0x00000080) != 0)) {
+          failures_ = java.util.Collections.unmodifiableList(failures_);
+          bitField0_ = (bitField0_ & ~0x00000080);
+        }
+        result.failures_ = failures_;
+      } else {
+        result.failures_ = failuresBuilder_.build();
+      }
     }
 
     private void buildPartial0(dev.faisca.fila.internal.v1.ExplainResponse result) {
@@ -655,6 +821,10 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000040) != 0)) {
         result.state_ = state_;
+      }
+      if (((from_bitField0_ & 0x00000100) != 0)) {
+        unsetThrottleKeys_.makeImmutable();
+        result.unsetThrottleKeys_ = unsetThrottleKeys_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -751,6 +921,42 @@ private static final long serialVersionUID = 0L;
       if (other.state_ != 0) {
         setStateValue(other.getStateValue());
       }
+      if (failuresBuilder_ == null) {
+        if (!other.failures_.isEmpty()) {
+          if (failures_.isEmpty()) {
+            failures_ = other.failures_;
+            bitField0_ = (bitField0_ & ~0x00000080);
+          } else {
+            ensureFailuresIsMutable();
+            failures_.addAll(other.failures_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.failures_.isEmpty()) {
+          if (failuresBuilder_.isEmpty()) {
+            failuresBuilder_.dispose();
+            failuresBuilder_ = null;
+            failures_ = other.failures_;
+            bitField0_ = (bitField0_ & ~0x00000080);
+            failuresBuilder_ = 
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getFailuresFieldBuilder() : null;
+          } else {
+            failuresBuilder_.addAllMessages(other.failures_);
+          }
+        }
+      }
+      if (!other.unsetThrottleKeys_.isEmpty()) {
+        if (unsetThrottleKeys_.isEmpty()) {
+          unsetThrottleKeys_ = other.unsetThrottleKeys_;
+          bitField0_ |= 0x00000100;
+        } else {
+          ensureUnsetThrottleKeysIsMutable();
+          unsetThrottleKeys_.addAll(other.unsetThrottleKeys_);
+        }
+        onChanged();
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -822,6 +1028,25 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000040;
               break;
             } // case 56
+            case 66: {
+              dev.faisca.fila.internal.v1.Failure m =
+                  input.readMessage(
+                      dev.faisca.fila.internal.v1.Failure.parser(),
+                      extensionRegistry);
+              if (failuresBuilder_ == null) {
+                ensureFailuresIsMutable();
+                failures_.add(m);
+              } else {
+                failuresBuilder_.addMessage(m);
+              }
+              break;
+            } // case 66
+            case 74: {
+              java.lang.String s = input.readStringRequireUtf8();
+              ensureUnsetThrottleKeysIsMutable();
+              unsetThrottleKeys_.add(s);
+              break;
+            } // case 74
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1649,6 +1874,465 @@ private static final long serialVersionUID = 0L;
     public Builder clearState() {
       bitField0_ = (bitField0_ & ~0x00000040);
       state_ = 0;
+      onChanged();
+      return this;
+    }
+
+    private java.util.List<dev.faisca.fila.internal.v1.Failure> failures_ =
+      java.util.Collections.emptyList();
+    private void ensureFailuresIsMutable() {
+      if (!((bitField0_ & 0x00000080) != 0)) {
+        failures_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.Failure>(failures_);
+        bitField0_ |= 0x00000080;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder> failuresBuilder_;
+
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.Failure> getFailuresList() {
+      if (failuresBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(failures_);
+      } else {
+        return failuresBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public int getFailuresCount() {
+      if (failuresBuilder_ == null) {
+        return failures_.size();
+      } else {
+        return failuresBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure getFailures(int index) {
+      if (failuresBuilder_ == null) {
+        return failures_.get(index);
+      } else {
+        return failuresBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder setFailures(
+        int index, dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.set(index, value);
+        onChanged();
+      } else {
+        failuresBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder setFailures(
+        int index, dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder addFailures(dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.add(value);
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder addFailures(
+        int index, dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.add(index, value);
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder addFailures(
+        dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.add(builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder addFailures(
+        int index, dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder addAllFailures(
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.Failure> values) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, failures_);
+        onChanged();
+      } else {
+        failuresBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder clearFailures() {
+      if (failuresBuilder_ == null) {
+        failures_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00000080);
+        onChanged();
+      } else {
+        failuresBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public Builder removeFailures(int index) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.remove(index);
+        onChanged();
+      } else {
+        failuresBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder getFailuresBuilder(
+        int index) {
+      return getFailuresFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+        int index) {
+      if (failuresBuilder_ == null) {
+        return failures_.get(index);  } else {
+        return failuresBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+         getFailuresOrBuilderList() {
+      if (failuresBuilder_ != null) {
+        return failuresBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(failures_);
+      }
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder addFailuresBuilder() {
+      return getFailuresFieldBuilder().addBuilder(
+          dev.faisca.fila.internal.v1.Failure.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder addFailuresBuilder(
+        int index) {
+      return getFailuresFieldBuilder().addBuilder(
+          index, dev.faisca.fila.internal.v1.Failure.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The message's last five failures, oldest first; empty when a key was asked about.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 8;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.Failure.Builder> 
+         getFailuresBuilderList() {
+      return getFailuresFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder> 
+        getFailuresFieldBuilder() {
+      if (failuresBuilder_ == null) {
+        failuresBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder>(
+                failures_,
+                ((bitField0_ & 0x00000080) != 0),
+                getParentForChildren(),
+                isClean());
+        failures_ = null;
+      }
+      return failuresBuilder_;
+    }
+
+    private com.google.protobuf.LazyStringArrayList unsetThrottleKeys_ =
+        com.google.protobuf.LazyStringArrayList.emptyList();
+    private void ensureUnsetThrottleKeysIsMutable() {
+      if (!unsetThrottleKeys_.isModifiable()) {
+        unsetThrottleKeys_ = new com.google.protobuf.LazyStringArrayList(unsetThrottleKeys_);
+      }
+      bitField0_ |= 0x00000100;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @return A list containing the unsetThrottleKeys.
+     */
+    public com.google.protobuf.ProtocolStringList
+        getUnsetThrottleKeysList() {
+      unsetThrottleKeys_.makeImmutable();
+      return unsetThrottleKeys_;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @return The count of unsetThrottleKeys.
+     */
+    public int getUnsetThrottleKeysCount() {
+      return unsetThrottleKeys_.size();
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param index The index of the element to return.
+     * @return The unsetThrottleKeys at the given index.
+     */
+    public java.lang.String getUnsetThrottleKeys(int index) {
+      return unsetThrottleKeys_.get(index);
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param index The index of the value to return.
+     * @return The bytes of the unsetThrottleKeys at the given index.
+     */
+    public com.google.protobuf.ByteString
+        getUnsetThrottleKeysBytes(int index) {
+      return unsetThrottleKeys_.getByteString(index);
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param index The index to set the value at.
+     * @param value The unsetThrottleKeys to set.
+     * @return This builder for chaining.
+     */
+    public Builder setUnsetThrottleKeys(
+        int index, java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      ensureUnsetThrottleKeysIsMutable();
+      unsetThrottleKeys_.set(index, value);
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param value The unsetThrottleKeys to add.
+     * @return This builder for chaining.
+     */
+    public Builder addUnsetThrottleKeys(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      ensureUnsetThrottleKeysIsMutable();
+      unsetThrottleKeys_.add(value);
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param values The unsetThrottleKeys to add.
+     * @return This builder for chaining.
+     */
+    public Builder addAllUnsetThrottleKeys(
+        java.lang.Iterable<java.lang.String> values) {
+      ensureUnsetThrottleKeysIsMutable();
+      com.google.protobuf.AbstractMessageLite.Builder.addAll(
+          values, unsetThrottleKeys_);
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearUnsetThrottleKeys() {
+      unsetThrottleKeys_ =
+        com.google.protobuf.LazyStringArrayList.emptyList();
+      bitField0_ = (bitField0_ & ~0x00000100);;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The throttle keys it carries that nobody configured.
+     * </pre>
+     *
+     * <code>repeated string unset_throttle_keys = 9;</code>
+     * @param value The bytes of the unsetThrottleKeys to add.
+     * @return This builder for chaining.
+     */
+    public Builder addUnsetThrottleKeysBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      ensureUnsetThrottleKeysIsMutable();
+      unsetThrottleKeys_.add(value);
+      bitField0_ |= 0x00000100;
       onChanged();
       return this;
     }

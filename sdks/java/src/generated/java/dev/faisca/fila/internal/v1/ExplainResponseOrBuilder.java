@@ -157,4 +157,89 @@ public interface ExplainResponseOrBuilder extends
    * @return The state.
    */
   dev.faisca.fila.internal.v1.MessageState getState();
+
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  java.util.List<dev.faisca.fila.internal.v1.Failure> 
+      getFailuresList();
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  dev.faisca.fila.internal.v1.Failure getFailures(int index);
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  int getFailuresCount();
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+      getFailuresOrBuilderList();
+  /**
+   * <pre>
+   * The message's last five failures, oldest first; empty when a key was asked about.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 8;</code>
+   */
+  dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+      int index);
+
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @return A list containing the unsetThrottleKeys.
+   */
+  java.util.List<java.lang.String>
+      getUnsetThrottleKeysList();
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @return The count of unsetThrottleKeys.
+   */
+  int getUnsetThrottleKeysCount();
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @param index The index of the element to return.
+   * @return The unsetThrottleKeys at the given index.
+   */
+  java.lang.String getUnsetThrottleKeys(int index);
+  /**
+   * <pre>
+   * The throttle keys it carries that nobody configured.
+   * </pre>
+   *
+   * <code>repeated string unset_throttle_keys = 9;</code>
+   * @param index The index of the value to return.
+   * @return The bytes of the unsetThrottleKeys at the given index.
+   */
+  com.google.protobuf.ByteString
+      getUnsetThrottleKeysBytes(int index);
 }

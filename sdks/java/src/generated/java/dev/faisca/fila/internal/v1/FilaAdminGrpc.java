@@ -388,6 +388,37 @@ public final class FilaAdminGrpc {
     return getCancelMessageMethod;
   }
 
+  private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.ListThrottlesRequest,
+      dev.faisca.fila.internal.v1.ListThrottlesResponse> getListThrottlesMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "ListThrottles",
+      requestType = dev.faisca.fila.internal.v1.ListThrottlesRequest.class,
+      responseType = dev.faisca.fila.internal.v1.ListThrottlesResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.UNARY)
+  public static io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.ListThrottlesRequest,
+      dev.faisca.fila.internal.v1.ListThrottlesResponse> getListThrottlesMethod() {
+    io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.ListThrottlesRequest, dev.faisca.fila.internal.v1.ListThrottlesResponse> getListThrottlesMethod;
+    if ((getListThrottlesMethod = FilaAdminGrpc.getListThrottlesMethod) == null) {
+      synchronized (FilaAdminGrpc.class) {
+        if ((getListThrottlesMethod = FilaAdminGrpc.getListThrottlesMethod) == null) {
+          FilaAdminGrpc.getListThrottlesMethod = getListThrottlesMethod =
+              io.grpc.MethodDescriptor.<dev.faisca.fila.internal.v1.ListThrottlesRequest, dev.faisca.fila.internal.v1.ListThrottlesResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.UNARY)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "ListThrottles"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.ListThrottlesRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.ListThrottlesResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new FilaAdminMethodDescriptorSupplier("ListThrottles"))
+              .build();
+        }
+      }
+    }
+    return getListThrottlesMethod;
+  }
+
   private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.SetConfigRequest,
       dev.faisca.fila.internal.v1.SetConfigResponse> getSetConfigMethod;
 
@@ -510,6 +541,68 @@ public final class FilaAdminGrpc {
       }
     }
     return getListConfigMethod;
+  }
+
+  private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.GetStatusRequest,
+      dev.faisca.fila.internal.v1.GetStatusResponse> getGetStatusMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "GetStatus",
+      requestType = dev.faisca.fila.internal.v1.GetStatusRequest.class,
+      responseType = dev.faisca.fila.internal.v1.GetStatusResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.UNARY)
+  public static io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.GetStatusRequest,
+      dev.faisca.fila.internal.v1.GetStatusResponse> getGetStatusMethod() {
+    io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.GetStatusRequest, dev.faisca.fila.internal.v1.GetStatusResponse> getGetStatusMethod;
+    if ((getGetStatusMethod = FilaAdminGrpc.getGetStatusMethod) == null) {
+      synchronized (FilaAdminGrpc.class) {
+        if ((getGetStatusMethod = FilaAdminGrpc.getGetStatusMethod) == null) {
+          FilaAdminGrpc.getGetStatusMethod = getGetStatusMethod =
+              io.grpc.MethodDescriptor.<dev.faisca.fila.internal.v1.GetStatusRequest, dev.faisca.fila.internal.v1.GetStatusResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.UNARY)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "GetStatus"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.GetStatusRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.GetStatusResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new FilaAdminMethodDescriptorSupplier("GetStatus"))
+              .build();
+        }
+      }
+    }
+    return getGetStatusMethod;
+  }
+
+  private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.BackupRequest,
+      dev.faisca.fila.internal.v1.BackupResponse> getBackupMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "Backup",
+      requestType = dev.faisca.fila.internal.v1.BackupRequest.class,
+      responseType = dev.faisca.fila.internal.v1.BackupResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.SERVER_STREAMING)
+  public static io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.BackupRequest,
+      dev.faisca.fila.internal.v1.BackupResponse> getBackupMethod() {
+    io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.BackupRequest, dev.faisca.fila.internal.v1.BackupResponse> getBackupMethod;
+    if ((getBackupMethod = FilaAdminGrpc.getBackupMethod) == null) {
+      synchronized (FilaAdminGrpc.class) {
+        if ((getBackupMethod = FilaAdminGrpc.getBackupMethod) == null) {
+          FilaAdminGrpc.getBackupMethod = getBackupMethod =
+              io.grpc.MethodDescriptor.<dev.faisca.fila.internal.v1.BackupRequest, dev.faisca.fila.internal.v1.BackupResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.SERVER_STREAMING)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "Backup"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.BackupRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.BackupResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new FilaAdminMethodDescriptorSupplier("Backup"))
+              .build();
+        }
+      }
+    }
+    return getBackupMethod;
   }
 
   private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.CreateApiKeyRequest,
@@ -755,7 +848,7 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Removes a queue, its messages and every trace of them on disk.
+     * Removes a queue, its dead letters and every trace of them on disk.
      * </pre>
      */
     default void deleteQueue(dev.faisca.fila.internal.v1.DeleteQueueRequest request,
@@ -815,7 +908,8 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+     * Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+     * queues; enqueueing goes on.
      * </pre>
      */
     default void pause(dev.faisca.fila.internal.v1.PauseRequest request,
@@ -855,7 +949,17 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Sets one runtime configuration entry.
+     * Lists throttle keys that are configured or in use, by key.
+     * </pre>
+     */
+    default void listThrottles(dev.faisca.fila.internal.v1.ListThrottlesRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListThrottlesResponse> responseObserver) {
+      io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getListThrottlesMethod(), responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Sets one runtime configuration entry, or several together.
      * </pre>
      */
     default void setConfig(dev.faisca.fila.internal.v1.SetConfigRequest request,
@@ -891,6 +995,26 @@ public final class FilaAdminGrpc {
     default void listConfig(dev.faisca.fila.internal.v1.ListConfigRequest request,
         io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListConfigResponse> responseObserver) {
       io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getListConfigMethod(), responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Says how the broker is doing, what is wrong with it, and what to do about it.
+     * </pre>
+     */
+    default void getStatus(dev.faisca.fila.internal.v1.GetStatusRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.GetStatusResponse> responseObserver) {
+      io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getGetStatusMethod(), responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+     * </pre>
+     */
+    default void backup(dev.faisca.fila.internal.v1.BackupRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.BackupResponse> responseObserver) {
+      io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getBackupMethod(), responseObserver);
     }
 
     /**
@@ -1001,7 +1125,7 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Removes a queue, its messages and every trace of them on disk.
+     * Removes a queue, its dead letters and every trace of them on disk.
      * </pre>
      */
     public void deleteQueue(dev.faisca.fila.internal.v1.DeleteQueueRequest request,
@@ -1067,7 +1191,8 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+     * Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+     * queues; enqueueing goes on.
      * </pre>
      */
     public void pause(dev.faisca.fila.internal.v1.PauseRequest request,
@@ -1111,7 +1236,18 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Sets one runtime configuration entry.
+     * Lists throttle keys that are configured or in use, by key.
+     * </pre>
+     */
+    public void listThrottles(dev.faisca.fila.internal.v1.ListThrottlesRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListThrottlesResponse> responseObserver) {
+      io.grpc.stub.ClientCalls.asyncUnaryCall(
+          getChannel().newCall(getListThrottlesMethod(), getCallOptions()), request, responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Sets one runtime configuration entry, or several together.
      * </pre>
      */
     public void setConfig(dev.faisca.fila.internal.v1.SetConfigRequest request,
@@ -1151,6 +1287,28 @@ public final class FilaAdminGrpc {
         io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListConfigResponse> responseObserver) {
       io.grpc.stub.ClientCalls.asyncUnaryCall(
           getChannel().newCall(getListConfigMethod(), getCallOptions()), request, responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Says how the broker is doing, what is wrong with it, and what to do about it.
+     * </pre>
+     */
+    public void getStatus(dev.faisca.fila.internal.v1.GetStatusRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.GetStatusResponse> responseObserver) {
+      io.grpc.stub.ClientCalls.asyncUnaryCall(
+          getChannel().newCall(getGetStatusMethod(), getCallOptions()), request, responseObserver);
+    }
+
+    /**
+     * <pre>
+     * Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+     * </pre>
+     */
+    public void backup(dev.faisca.fila.internal.v1.BackupRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.BackupResponse> responseObserver) {
+      io.grpc.stub.ClientCalls.asyncServerStreamingCall(
+          getChannel().newCall(getBackupMethod(), getCallOptions()), request, responseObserver);
     }
 
     /**
@@ -1250,7 +1408,7 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Removes a queue, its messages and every trace of them on disk.
+     * Removes a queue, its dead letters and every trace of them on disk.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.DeleteQueueResponse deleteQueue(dev.faisca.fila.internal.v1.DeleteQueueRequest request) throws io.grpc.StatusException {
@@ -1310,7 +1468,8 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+     * Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+     * queues; enqueueing goes on.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.PauseResponse pause(dev.faisca.fila.internal.v1.PauseRequest request) throws io.grpc.StatusException {
@@ -1350,7 +1509,17 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Sets one runtime configuration entry.
+     * Lists throttle keys that are configured or in use, by key.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.ListThrottlesResponse listThrottles(dev.faisca.fila.internal.v1.ListThrottlesRequest request) throws io.grpc.StatusException {
+      return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
+          getChannel(), getListThrottlesMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Sets one runtime configuration entry, or several together.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.SetConfigResponse setConfig(dev.faisca.fila.internal.v1.SetConfigRequest request) throws io.grpc.StatusException {
@@ -1386,6 +1555,28 @@ public final class FilaAdminGrpc {
     public dev.faisca.fila.internal.v1.ListConfigResponse listConfig(dev.faisca.fila.internal.v1.ListConfigRequest request) throws io.grpc.StatusException {
       return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
           getChannel(), getListConfigMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Says how the broker is doing, what is wrong with it, and what to do about it.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.GetStatusResponse getStatus(dev.faisca.fila.internal.v1.GetStatusRequest request) throws io.grpc.StatusException {
+      return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
+          getChannel(), getGetStatusMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+     * </pre>
+     */
+    @io.grpc.ExperimentalApi("https://github.com/grpc/grpc-java/issues/10918")
+    public io.grpc.stub.BlockingClientCall<?, dev.faisca.fila.internal.v1.BackupResponse>
+        backup(dev.faisca.fila.internal.v1.BackupRequest request) {
+      return io.grpc.stub.ClientCalls.blockingV2ServerStreamingCall(
+          getChannel(), getBackupMethod(), getCallOptions(), request);
     }
 
     /**
@@ -1480,7 +1671,7 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Removes a queue, its messages and every trace of them on disk.
+     * Removes a queue, its dead letters and every trace of them on disk.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.DeleteQueueResponse deleteQueue(dev.faisca.fila.internal.v1.DeleteQueueRequest request) {
@@ -1540,7 +1731,8 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+     * Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+     * queues; enqueueing goes on.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.PauseResponse pause(dev.faisca.fila.internal.v1.PauseRequest request) {
@@ -1580,7 +1772,17 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Sets one runtime configuration entry.
+     * Lists throttle keys that are configured or in use, by key.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.ListThrottlesResponse listThrottles(dev.faisca.fila.internal.v1.ListThrottlesRequest request) {
+      return io.grpc.stub.ClientCalls.blockingUnaryCall(
+          getChannel(), getListThrottlesMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Sets one runtime configuration entry, or several together.
      * </pre>
      */
     public dev.faisca.fila.internal.v1.SetConfigResponse setConfig(dev.faisca.fila.internal.v1.SetConfigRequest request) {
@@ -1616,6 +1818,27 @@ public final class FilaAdminGrpc {
     public dev.faisca.fila.internal.v1.ListConfigResponse listConfig(dev.faisca.fila.internal.v1.ListConfigRequest request) {
       return io.grpc.stub.ClientCalls.blockingUnaryCall(
           getChannel(), getListConfigMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Says how the broker is doing, what is wrong with it, and what to do about it.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.GetStatusResponse getStatus(dev.faisca.fila.internal.v1.GetStatusRequest request) {
+      return io.grpc.stub.ClientCalls.blockingUnaryCall(
+          getChannel(), getGetStatusMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Copies the store to a directory of the broker's machine while it runs, and verifies the copy.
+     * </pre>
+     */
+    public java.util.Iterator<dev.faisca.fila.internal.v1.BackupResponse> backup(
+        dev.faisca.fila.internal.v1.BackupRequest request) {
+      return io.grpc.stub.ClientCalls.blockingServerStreamingCall(
+          getChannel(), getBackupMethod(), getCallOptions(), request);
     }
 
     /**
@@ -1712,7 +1935,7 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Removes a queue, its messages and every trace of them on disk.
+     * Removes a queue, its dead letters and every trace of them on disk.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.DeleteQueueResponse> deleteQueue(
@@ -1778,7 +2001,8 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on.
+     * Stops deliveries from a queue, from one fairness key of it, or with one throttle key in all
+     * queues; enqueueing goes on.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.PauseResponse> pause(
@@ -1822,7 +2046,18 @@ public final class FilaAdminGrpc {
 
     /**
      * <pre>
-     * Sets one runtime configuration entry.
+     * Lists throttle keys that are configured or in use, by key.
+     * </pre>
+     */
+    public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.ListThrottlesResponse> listThrottles(
+        dev.faisca.fila.internal.v1.ListThrottlesRequest request) {
+      return io.grpc.stub.ClientCalls.futureUnaryCall(
+          getChannel().newCall(getListThrottlesMethod(), getCallOptions()), request);
+    }
+
+    /**
+     * <pre>
+     * Sets one runtime configuration entry, or several together.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.SetConfigResponse> setConfig(
@@ -1862,6 +2097,17 @@ public final class FilaAdminGrpc {
         dev.faisca.fila.internal.v1.ListConfigRequest request) {
       return io.grpc.stub.ClientCalls.futureUnaryCall(
           getChannel().newCall(getListConfigMethod(), getCallOptions()), request);
+    }
+
+    /**
+     * <pre>
+     * Says how the broker is doing, what is wrong with it, and what to do about it.
+     * </pre>
+     */
+    public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.GetStatusResponse> getStatus(
+        dev.faisca.fila.internal.v1.GetStatusRequest request) {
+      return io.grpc.stub.ClientCalls.futureUnaryCall(
+          getChannel().newCall(getGetStatusMethod(), getCallOptions()), request);
     }
 
     /**
@@ -1932,15 +2178,18 @@ public final class FilaAdminGrpc {
   private static final int METHODID_RESUME = 9;
   private static final int METHODID_EXPLAIN = 10;
   private static final int METHODID_CANCEL_MESSAGE = 11;
-  private static final int METHODID_SET_CONFIG = 12;
-  private static final int METHODID_GET_CONFIG = 13;
-  private static final int METHODID_DELETE_CONFIG = 14;
-  private static final int METHODID_LIST_CONFIG = 15;
-  private static final int METHODID_CREATE_API_KEY = 16;
-  private static final int METHODID_REVOKE_API_KEY = 17;
-  private static final int METHODID_LIST_API_KEYS = 18;
-  private static final int METHODID_SET_ACL = 19;
-  private static final int METHODID_GET_ACL = 20;
+  private static final int METHODID_LIST_THROTTLES = 12;
+  private static final int METHODID_SET_CONFIG = 13;
+  private static final int METHODID_GET_CONFIG = 14;
+  private static final int METHODID_DELETE_CONFIG = 15;
+  private static final int METHODID_LIST_CONFIG = 16;
+  private static final int METHODID_GET_STATUS = 17;
+  private static final int METHODID_BACKUP = 18;
+  private static final int METHODID_CREATE_API_KEY = 19;
+  private static final int METHODID_REVOKE_API_KEY = 20;
+  private static final int METHODID_LIST_API_KEYS = 21;
+  private static final int METHODID_SET_ACL = 22;
+  private static final int METHODID_GET_ACL = 23;
 
   private static final class MethodHandlers<Req, Resp> implements
       io.grpc.stub.ServerCalls.UnaryMethod<Req, Resp>,
@@ -2007,6 +2256,10 @@ public final class FilaAdminGrpc {
           serviceImpl.cancelMessage((dev.faisca.fila.internal.v1.CancelMessageRequest) request,
               (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.CancelMessageResponse>) responseObserver);
           break;
+        case METHODID_LIST_THROTTLES:
+          serviceImpl.listThrottles((dev.faisca.fila.internal.v1.ListThrottlesRequest) request,
+              (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListThrottlesResponse>) responseObserver);
+          break;
         case METHODID_SET_CONFIG:
           serviceImpl.setConfig((dev.faisca.fila.internal.v1.SetConfigRequest) request,
               (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.SetConfigResponse>) responseObserver);
@@ -2022,6 +2275,14 @@ public final class FilaAdminGrpc {
         case METHODID_LIST_CONFIG:
           serviceImpl.listConfig((dev.faisca.fila.internal.v1.ListConfigRequest) request,
               (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ListConfigResponse>) responseObserver);
+          break;
+        case METHODID_GET_STATUS:
+          serviceImpl.getStatus((dev.faisca.fila.internal.v1.GetStatusRequest) request,
+              (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.GetStatusResponse>) responseObserver);
+          break;
+        case METHODID_BACKUP:
+          serviceImpl.backup((dev.faisca.fila.internal.v1.BackupRequest) request,
+              (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.BackupResponse>) responseObserver);
           break;
         case METHODID_CREATE_API_KEY:
           serviceImpl.createApiKey((dev.faisca.fila.internal.v1.CreateApiKeyRequest) request,
@@ -2146,6 +2407,13 @@ public final class FilaAdminGrpc {
               dev.faisca.fila.internal.v1.CancelMessageResponse>(
                 service, METHODID_CANCEL_MESSAGE)))
         .addMethod(
+          getListThrottlesMethod(),
+          io.grpc.stub.ServerCalls.asyncUnaryCall(
+            new MethodHandlers<
+              dev.faisca.fila.internal.v1.ListThrottlesRequest,
+              dev.faisca.fila.internal.v1.ListThrottlesResponse>(
+                service, METHODID_LIST_THROTTLES)))
+        .addMethod(
           getSetConfigMethod(),
           io.grpc.stub.ServerCalls.asyncUnaryCall(
             new MethodHandlers<
@@ -2173,6 +2441,20 @@ public final class FilaAdminGrpc {
               dev.faisca.fila.internal.v1.ListConfigRequest,
               dev.faisca.fila.internal.v1.ListConfigResponse>(
                 service, METHODID_LIST_CONFIG)))
+        .addMethod(
+          getGetStatusMethod(),
+          io.grpc.stub.ServerCalls.asyncUnaryCall(
+            new MethodHandlers<
+              dev.faisca.fila.internal.v1.GetStatusRequest,
+              dev.faisca.fila.internal.v1.GetStatusResponse>(
+                service, METHODID_GET_STATUS)))
+        .addMethod(
+          getBackupMethod(),
+          io.grpc.stub.ServerCalls.asyncServerStreamingCall(
+            new MethodHandlers<
+              dev.faisca.fila.internal.v1.BackupRequest,
+              dev.faisca.fila.internal.v1.BackupResponse>(
+                service, METHODID_BACKUP)))
         .addMethod(
           getCreateApiKeyMethod(),
           io.grpc.stub.ServerCalls.asyncUnaryCall(
@@ -2268,10 +2550,13 @@ public final class FilaAdminGrpc {
               .addMethod(getResumeMethod())
               .addMethod(getExplainMethod())
               .addMethod(getCancelMessageMethod())
+              .addMethod(getListThrottlesMethod())
               .addMethod(getSetConfigMethod())
               .addMethod(getGetConfigMethod())
               .addMethod(getDeleteConfigMethod())
               .addMethod(getListConfigMethod())
+              .addMethod(getGetStatusMethod())
+              .addMethod(getBackupMethod())
               .addMethod(getCreateApiKeyMethod())
               .addMethod(getRevokeApiKeyMethod())
               .addMethod(getListApiKeysMethod())

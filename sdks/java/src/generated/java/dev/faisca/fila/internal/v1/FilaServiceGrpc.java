@@ -295,6 +295,37 @@ public final class FilaServiceGrpc {
     return getExtendLeaseMethod;
   }
 
+  private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.SettleGrantsRequest,
+      dev.faisca.fila.internal.v1.SettleGrantsResponse> getSettleGrantsMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "SettleGrants",
+      requestType = dev.faisca.fila.internal.v1.SettleGrantsRequest.class,
+      responseType = dev.faisca.fila.internal.v1.SettleGrantsResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.UNARY)
+  public static io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.SettleGrantsRequest,
+      dev.faisca.fila.internal.v1.SettleGrantsResponse> getSettleGrantsMethod() {
+    io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.SettleGrantsRequest, dev.faisca.fila.internal.v1.SettleGrantsResponse> getSettleGrantsMethod;
+    if ((getSettleGrantsMethod = FilaServiceGrpc.getSettleGrantsMethod) == null) {
+      synchronized (FilaServiceGrpc.class) {
+        if ((getSettleGrantsMethod = FilaServiceGrpc.getSettleGrantsMethod) == null) {
+          FilaServiceGrpc.getSettleGrantsMethod = getSettleGrantsMethod =
+              io.grpc.MethodDescriptor.<dev.faisca.fila.internal.v1.SettleGrantsRequest, dev.faisca.fila.internal.v1.SettleGrantsResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.UNARY)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "SettleGrants"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.SettleGrantsRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.SettleGrantsResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new FilaServiceMethodDescriptorSupplier("SettleGrants"))
+              .build();
+        }
+      }
+    }
+    return getSettleGrantsMethod;
+  }
+
   /**
    * Creates a new async stub that supports all call types for the service
    */
@@ -450,6 +481,16 @@ public final class FilaServiceGrpc {
         io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ExtendLeaseResponse> responseObserver) {
       io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getExtendLeaseMethod(), responseObserver);
     }
+
+    /**
+     * <pre>
+     * Acks, nacks or prolongs whole grants: one result per item, in order.
+     * </pre>
+     */
+    default void settleGrants(dev.faisca.fila.internal.v1.SettleGrantsRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.SettleGrantsResponse> responseObserver) {
+      io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getSettleGrantsMethod(), responseObserver);
+    }
   }
 
   /**
@@ -583,6 +624,17 @@ public final class FilaServiceGrpc {
       io.grpc.stub.ClientCalls.asyncUnaryCall(
           getChannel().newCall(getExtendLeaseMethod(), getCallOptions()), request, responseObserver);
     }
+
+    /**
+     * <pre>
+     * Acks, nacks or prolongs whole grants: one result per item, in order.
+     * </pre>
+     */
+    public void settleGrants(dev.faisca.fila.internal.v1.SettleGrantsRequest request,
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.SettleGrantsResponse> responseObserver) {
+      io.grpc.stub.ClientCalls.asyncUnaryCall(
+          getChannel().newCall(getSettleGrantsMethod(), getCallOptions()), request, responseObserver);
+    }
   }
 
   /**
@@ -695,6 +747,16 @@ public final class FilaServiceGrpc {
       return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
           getChannel(), getExtendLeaseMethod(), getCallOptions(), request);
     }
+
+    /**
+     * <pre>
+     * Acks, nacks or prolongs whole grants: one result per item, in order.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.SettleGrantsResponse settleGrants(dev.faisca.fila.internal.v1.SettleGrantsRequest request) throws io.grpc.StatusException {
+      return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
+          getChannel(), getSettleGrantsMethod(), getCallOptions(), request);
+    }
   }
 
   /**
@@ -806,6 +868,16 @@ public final class FilaServiceGrpc {
       return io.grpc.stub.ClientCalls.blockingUnaryCall(
           getChannel(), getExtendLeaseMethod(), getCallOptions(), request);
     }
+
+    /**
+     * <pre>
+     * Acks, nacks or prolongs whole grants: one result per item, in order.
+     * </pre>
+     */
+    public dev.faisca.fila.internal.v1.SettleGrantsResponse settleGrants(dev.faisca.fila.internal.v1.SettleGrantsRequest request) {
+      return io.grpc.stub.ClientCalls.blockingUnaryCall(
+          getChannel(), getSettleGrantsMethod(), getCallOptions(), request);
+    }
   }
 
   /**
@@ -914,6 +986,17 @@ public final class FilaServiceGrpc {
       return io.grpc.stub.ClientCalls.futureUnaryCall(
           getChannel().newCall(getExtendLeaseMethod(), getCallOptions()), request);
     }
+
+    /**
+     * <pre>
+     * Acks, nacks or prolongs whole grants: one result per item, in order.
+     * </pre>
+     */
+    public com.google.common.util.concurrent.ListenableFuture<dev.faisca.fila.internal.v1.SettleGrantsResponse> settleGrants(
+        dev.faisca.fila.internal.v1.SettleGrantsRequest request) {
+      return io.grpc.stub.ClientCalls.futureUnaryCall(
+          getChannel().newCall(getSettleGrantsMethod(), getCallOptions()), request);
+    }
   }
 
   private static final int METHODID_ENQUEUE = 0;
@@ -925,6 +1008,7 @@ public final class FilaServiceGrpc {
   private static final int METHODID_ACK_BATCH = 6;
   private static final int METHODID_NACK_BATCH = 7;
   private static final int METHODID_EXTEND_LEASE = 8;
+  private static final int METHODID_SETTLE_GRANTS = 9;
 
   private static final class MethodHandlers<Req, Resp> implements
       io.grpc.stub.ServerCalls.UnaryMethod<Req, Resp>,
@@ -978,6 +1062,10 @@ public final class FilaServiceGrpc {
         case METHODID_EXTEND_LEASE:
           serviceImpl.extendLease((dev.faisca.fila.internal.v1.ExtendLeaseRequest) request,
               (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.ExtendLeaseResponse>) responseObserver);
+          break;
+        case METHODID_SETTLE_GRANTS:
+          serviceImpl.settleGrants((dev.faisca.fila.internal.v1.SettleGrantsRequest) request,
+              (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.SettleGrantsResponse>) responseObserver);
           break;
         default:
           throw new AssertionError();
@@ -1060,6 +1148,13 @@ public final class FilaServiceGrpc {
               dev.faisca.fila.internal.v1.ExtendLeaseRequest,
               dev.faisca.fila.internal.v1.ExtendLeaseResponse>(
                 service, METHODID_EXTEND_LEASE)))
+        .addMethod(
+          getSettleGrantsMethod(),
+          io.grpc.stub.ServerCalls.asyncUnaryCall(
+            new MethodHandlers<
+              dev.faisca.fila.internal.v1.SettleGrantsRequest,
+              dev.faisca.fila.internal.v1.SettleGrantsResponse>(
+                service, METHODID_SETTLE_GRANTS)))
         .build();
   }
 
@@ -1117,6 +1212,7 @@ public final class FilaServiceGrpc {
               .addMethod(getAckBatchMethod())
               .addMethod(getNackBatchMethod())
               .addMethod(getExtendLeaseMethod())
+              .addMethod(getSettleGrantsMethod())
               .build();
         }
       }

@@ -46,16 +46,16 @@ private static final long serialVersionUID = 0L;
 
   public static final int ACL_FIELD_NUMBER = 1;
   @SuppressWarnings("serial")
-  private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_;
+  private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_;
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   @java.lang.Override
-  public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+  public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
     return acl_;
   }
   /**
@@ -63,10 +63,10 @@ private static final long serialVersionUID = 0L;
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   @java.lang.Override
-  public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList() {
     return acl_;
   }
@@ -75,7 +75,7 @@ private static final long serialVersionUID = 0L;
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   @java.lang.Override
   public int getAclCount() {
@@ -86,10 +86,10 @@ private static final long serialVersionUID = 0L;
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+  public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
     return acl_.get(index);
   }
   /**
@@ -97,10 +97,10 @@ private static final long serialVersionUID = 0L;
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index) {
     return acl_.get(index);
   }
@@ -488,9 +488,9 @@ private static final long serialVersionUID = 0L;
               done = true;
               break;
             case 10: {
-              dev.faisca.fila.internal.v1.AclEntry m =
+              dev.faisca.fila.internal.v1.AclPermission m =
                   input.readMessage(
-                      dev.faisca.fila.internal.v1.AclEntry.parser(),
+                      dev.faisca.fila.internal.v1.AclPermission.parser(),
                       extensionRegistry);
               if (aclBuilder_ == null) {
                 ensureAclIsMutable();
@@ -522,26 +522,26 @@ private static final long serialVersionUID = 0L;
     }
     private int bitField0_;
 
-    private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_ =
+    private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_ =
       java.util.Collections.emptyList();
     private void ensureAclIsMutable() {
       if (!((bitField0_ & 0x00000001) != 0)) {
-        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclEntry>(acl_);
+        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclPermission>(acl_);
         bitField0_ |= 0x00000001;
        }
     }
 
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> aclBuilder_;
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> aclBuilder_;
 
     /**
      * <pre>
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
       if (aclBuilder_ == null) {
         return java.util.Collections.unmodifiableList(acl_);
       } else {
@@ -553,7 +553,7 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public int getAclCount() {
       if (aclBuilder_ == null) {
@@ -567,9 +567,9 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+    public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);
       } else {
@@ -581,10 +581,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -602,10 +602,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.set(index, builderForValue.build());
@@ -620,9 +620,9 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public Builder addAcl(dev.faisca.fila.internal.v1.AclEntry value) {
+    public Builder addAcl(dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -640,10 +640,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -661,10 +661,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder addAcl(
-        dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(builderForValue.build());
@@ -679,10 +679,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(index, builderForValue.build());
@@ -697,10 +697,10 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder addAllAcl(
-        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclEntry> values) {
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclPermission> values) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         com.google.protobuf.AbstractMessageLite.Builder.addAll(
@@ -716,7 +716,7 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder clearAcl() {
       if (aclBuilder_ == null) {
@@ -733,7 +733,7 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
     public Builder removeAcl(int index) {
       if (aclBuilder_ == null) {
@@ -750,9 +750,9 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder getAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder getAclBuilder(
         int index) {
       return getAclFieldBuilder().getBuilder(index);
     }
@@ -761,9 +761,9 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+    public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
         int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);  } else {
@@ -775,9 +775,9 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+    public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
          getAclOrBuilderList() {
       if (aclBuilder_ != null) {
         return aclBuilder_.getMessageOrBuilderList();
@@ -790,41 +790,41 @@ private static final long serialVersionUID = 0L;
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder() {
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder() {
       return getAclFieldBuilder().addBuilder(
-          dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder(
         int index) {
       return getAclFieldBuilder().addBuilder(
-          index, dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          index, dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What it may do.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 1;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry.Builder> 
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission.Builder> 
          getAclBuilderList() {
       return getAclFieldBuilder().getBuilderList();
     }
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
         getAclFieldBuilder() {
       if (aclBuilder_ == null) {
         aclBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
-            dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder>(
+            dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder>(
                 acl_,
                 ((bitField0_ & 0x00000001) != 0),
                 getParentForChildren(),

@@ -13,24 +13,24 @@ public interface GetAclResponseOrBuilder extends
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
-  java.util.List<dev.faisca.fila.internal.v1.AclEntry> 
+  java.util.List<dev.faisca.fila.internal.v1.AclPermission> 
       getAclList();
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntry getAcl(int index);
+  dev.faisca.fila.internal.v1.AclPermission getAcl(int index);
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
   int getAclCount();
   /**
@@ -38,18 +38,18 @@ public interface GetAclResponseOrBuilder extends
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
-  java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList();
   /**
    * <pre>
    * What it may do.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 1;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 1;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index);
 
   /**

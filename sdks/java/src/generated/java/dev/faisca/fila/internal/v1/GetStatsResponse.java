@@ -24,6 +24,9 @@ private static final long serialVersionUID = 0L;
     perKeyStats_ = java.util.Collections.emptyList();
     perThrottleStats_ = java.util.Collections.emptyList();
     deadLetterOf_ = "";
+    roundKey_ = "";
+    consumers_ = java.util.Collections.emptyList();
+    waits_ = java.util.Collections.emptyList();
   }
 
   @java.lang.Override
@@ -244,34 +247,34 @@ private static final long serialVersionUID = 0L;
     return perThrottleStats_.get(index);
   }
 
-  public static final int DELAYED_FIELD_NUMBER = 8;
-  private long delayed_ = 0L;
+  public static final int LEADER_NODE_ID_FIELD_NUMBER = 8;
+  private long leaderNodeId_ = 0L;
   /**
    * <pre>
-   * Messages that wait for their time.
+   * The broker that leads the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>uint64 delayed = 8;</code>
-   * @return The delayed.
+   * <code>uint64 leader_node_id = 8;</code>
+   * @return The leaderNodeId.
    */
   @java.lang.Override
-  public long getDelayed() {
-    return delayed_;
+  public long getLeaderNodeId() {
+    return leaderNodeId_;
   }
 
-  public static final int PAUSED_FIELD_NUMBER = 9;
-  private boolean paused_ = false;
+  public static final int REPLICATION_COUNT_FIELD_NUMBER = 9;
+  private int replicationCount_ = 0;
   /**
    * <pre>
-   * True while the whole queue is paused.
+   * Brokers that hold a copy of the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>bool paused = 9;</code>
-   * @return The paused.
+   * <code>uint32 replication_count = 9;</code>
+   * @return The replicationCount.
    */
   @java.lang.Override
-  public boolean getPaused() {
-    return paused_;
+  public int getReplicationCount() {
+    return replicationCount_;
   }
 
   public static final int COUNTERS_FIELD_NUMBER = 10;
@@ -480,6 +483,205 @@ private static final long serialVersionUID = 0L;
     return hooks_ == null ? dev.faisca.fila.internal.v1.HookStats.getDefaultInstance() : hooks_;
   }
 
+  public static final int DELAYED_FIELD_NUMBER = 17;
+  private long delayed_ = 0L;
+  /**
+   * <pre>
+   * Messages that wait for their time.
+   * </pre>
+   *
+   * <code>uint64 delayed = 17;</code>
+   * @return The delayed.
+   */
+  @java.lang.Override
+  public long getDelayed() {
+    return delayed_;
+  }
+
+  public static final int PAUSED_FIELD_NUMBER = 18;
+  private boolean paused_ = false;
+  /**
+   * <pre>
+   * True while the whole queue is paused.
+   * </pre>
+   *
+   * <code>bool paused = 18;</code>
+   * @return The paused.
+   */
+  @java.lang.Override
+  public boolean getPaused() {
+    return paused_;
+  }
+
+  public static final int ROUND_KEY_FIELD_NUMBER = 19;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object roundKey_ = "";
+  /**
+   * <pre>
+   * The fairness key whose turn it is; empty when none takes part in the round.
+   * </pre>
+   *
+   * <code>string round_key = 19;</code>
+   * @return The roundKey.
+   */
+  @java.lang.Override
+  public java.lang.String getRoundKey() {
+    java.lang.Object ref = roundKey_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      roundKey_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * The fairness key whose turn it is; empty when none takes part in the round.
+   * </pre>
+   *
+   * <code>string round_key = 19;</code>
+   * @return The bytes for roundKey.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getRoundKeyBytes() {
+    java.lang.Object ref = roundKey_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      roundKey_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
+  public static final int CONSUMERS_FIELD_NUMBER = 20;
+  @SuppressWarnings("serial")
+  private java.util.List<dev.faisca.fila.internal.v1.ConsumerStats> consumers_;
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  @java.lang.Override
+  public java.util.List<dev.faisca.fila.internal.v1.ConsumerStats> getConsumersList() {
+    return consumers_;
+  }
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder> 
+      getConsumersOrBuilderList() {
+    return consumers_;
+  }
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  @java.lang.Override
+  public int getConsumersCount() {
+    return consumers_.size();
+  }
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.ConsumerStats getConsumers(int index) {
+    return consumers_.get(index);
+  }
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder getConsumersOrBuilder(
+      int index) {
+    return consumers_.get(index);
+  }
+
+  public static final int WAITS_FIELD_NUMBER = 21;
+  @SuppressWarnings("serial")
+  private java.util.List<dev.faisca.fila.internal.v1.WaitStats> waits_;
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  @java.lang.Override
+  public java.util.List<dev.faisca.fila.internal.v1.WaitStats> getWaitsList() {
+    return waits_;
+  }
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends dev.faisca.fila.internal.v1.WaitStatsOrBuilder> 
+      getWaitsOrBuilderList() {
+    return waits_;
+  }
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  @java.lang.Override
+  public int getWaitsCount() {
+    return waits_.size();
+  }
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.WaitStats getWaits(int index) {
+    return waits_.get(index);
+  }
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.WaitStatsOrBuilder getWaitsOrBuilder(
+      int index) {
+    return waits_.get(index);
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -515,11 +717,11 @@ private static final long serialVersionUID = 0L;
     for (int i = 0; i < perThrottleStats_.size(); i++) {
       output.writeMessage(7, perThrottleStats_.get(i));
     }
-    if (delayed_ != 0L) {
-      output.writeUInt64(8, delayed_);
+    if (leaderNodeId_ != 0L) {
+      output.writeUInt64(8, leaderNodeId_);
     }
-    if (paused_ != false) {
-      output.writeBool(9, paused_);
+    if (replicationCount_ != 0) {
+      output.writeUInt32(9, replicationCount_);
     }
     if (((bitField0_ & 0x00000001) != 0)) {
       output.writeMessage(10, getCounters());
@@ -541,6 +743,21 @@ private static final long serialVersionUID = 0L;
     }
     if (((bitField0_ & 0x00000004) != 0)) {
       output.writeMessage(16, getHooks());
+    }
+    if (delayed_ != 0L) {
+      output.writeUInt64(17, delayed_);
+    }
+    if (paused_ != false) {
+      output.writeBool(18, paused_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(roundKey_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 19, roundKey_);
+    }
+    for (int i = 0; i < consumers_.size(); i++) {
+      output.writeMessage(20, consumers_.get(i));
+    }
+    for (int i = 0; i < waits_.size(); i++) {
+      output.writeMessage(21, waits_.get(i));
     }
     getUnknownFields().writeTo(output);
   }
@@ -579,13 +796,13 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(7, perThrottleStats_.get(i));
     }
-    if (delayed_ != 0L) {
+    if (leaderNodeId_ != 0L) {
       size += com.google.protobuf.CodedOutputStream
-        .computeUInt64Size(8, delayed_);
+        .computeUInt64Size(8, leaderNodeId_);
     }
-    if (paused_ != false) {
+    if (replicationCount_ != 0) {
       size += com.google.protobuf.CodedOutputStream
-        .computeBoolSize(9, paused_);
+        .computeUInt32Size(9, replicationCount_);
     }
     if (((bitField0_ & 0x00000001) != 0)) {
       size += com.google.protobuf.CodedOutputStream
@@ -613,6 +830,25 @@ private static final long serialVersionUID = 0L;
     if (((bitField0_ & 0x00000004) != 0)) {
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(16, getHooks());
+    }
+    if (delayed_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(17, delayed_);
+    }
+    if (paused_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(18, paused_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(roundKey_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(19, roundKey_);
+    }
+    for (int i = 0; i < consumers_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(20, consumers_.get(i));
+    }
+    for (int i = 0; i < waits_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(21, waits_.get(i));
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -643,10 +879,10 @@ private static final long serialVersionUID = 0L;
         .equals(other.getPerKeyStatsList())) return false;
     if (!getPerThrottleStatsList()
         .equals(other.getPerThrottleStatsList())) return false;
-    if (getDelayed()
-        != other.getDelayed()) return false;
-    if (getPaused()
-        != other.getPaused()) return false;
+    if (getLeaderNodeId()
+        != other.getLeaderNodeId()) return false;
+    if (getReplicationCount()
+        != other.getReplicationCount()) return false;
     if (hasCounters() != other.hasCounters()) return false;
     if (hasCounters()) {
       if (!getCounters()
@@ -670,6 +906,16 @@ private static final long serialVersionUID = 0L;
       if (!getHooks()
           .equals(other.getHooks())) return false;
     }
+    if (getDelayed()
+        != other.getDelayed()) return false;
+    if (getPaused()
+        != other.getPaused()) return false;
+    if (!getRoundKey()
+        .equals(other.getRoundKey())) return false;
+    if (!getConsumersList()
+        .equals(other.getConsumersList())) return false;
+    if (!getWaitsList()
+        .equals(other.getWaitsList())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -702,12 +948,11 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + PER_THROTTLE_STATS_FIELD_NUMBER;
       hash = (53 * hash) + getPerThrottleStatsList().hashCode();
     }
-    hash = (37 * hash) + DELAYED_FIELD_NUMBER;
+    hash = (37 * hash) + LEADER_NODE_ID_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
-        getDelayed());
-    hash = (37 * hash) + PAUSED_FIELD_NUMBER;
-    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
-        getPaused());
+        getLeaderNodeId());
+    hash = (37 * hash) + REPLICATION_COUNT_FIELD_NUMBER;
+    hash = (53 * hash) + getReplicationCount();
     if (hasCounters()) {
       hash = (37 * hash) + COUNTERS_FIELD_NUMBER;
       hash = (53 * hash) + getCounters().hashCode();
@@ -730,6 +975,22 @@ private static final long serialVersionUID = 0L;
     if (hasHooks()) {
       hash = (37 * hash) + HOOKS_FIELD_NUMBER;
       hash = (53 * hash) + getHooks().hashCode();
+    }
+    hash = (37 * hash) + DELAYED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getDelayed());
+    hash = (37 * hash) + PAUSED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getPaused());
+    hash = (37 * hash) + ROUND_KEY_FIELD_NUMBER;
+    hash = (53 * hash) + getRoundKey().hashCode();
+    if (getConsumersCount() > 0) {
+      hash = (37 * hash) + CONSUMERS_FIELD_NUMBER;
+      hash = (53 * hash) + getConsumersList().hashCode();
+    }
+    if (getWaitsCount() > 0) {
+      hash = (37 * hash) + WAITS_FIELD_NUMBER;
+      hash = (53 * hash) + getWaitsList().hashCode();
     }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
@@ -870,6 +1131,8 @@ private static final long serialVersionUID = 0L;
         getCountersFieldBuilder();
         getConfigFieldBuilder();
         getHooksFieldBuilder();
+        getConsumersFieldBuilder();
+        getWaitsFieldBuilder();
       }
     }
     @java.lang.Override
@@ -895,8 +1158,8 @@ private static final long serialVersionUID = 0L;
         perThrottleStatsBuilder_.clear();
       }
       bitField0_ = (bitField0_ & ~0x00000040);
-      delayed_ = 0L;
-      paused_ = false;
+      leaderNodeId_ = 0L;
+      replicationCount_ = 0;
       counters_ = null;
       if (countersBuilder_ != null) {
         countersBuilder_.dispose();
@@ -916,6 +1179,23 @@ private static final long serialVersionUID = 0L;
         hooksBuilder_.dispose();
         hooksBuilder_ = null;
       }
+      delayed_ = 0L;
+      paused_ = false;
+      roundKey_ = "";
+      if (consumersBuilder_ == null) {
+        consumers_ = java.util.Collections.emptyList();
+      } else {
+        consumers_ = null;
+        consumersBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00080000);
+      if (waitsBuilder_ == null) {
+        waits_ = java.util.Collections.emptyList();
+      } else {
+        waits_ = null;
+        waitsBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00100000);
       return this;
     }
 
@@ -967,6 +1247,24 @@ private static final long serialVersionUID = 0L;
       } else {
         result.perThrottleStats_ = perThrottleStatsBuilder_.build();
       }
+      if (consumersBuilder_ == null) {
+        if (((bitField0_ & 0x00080000) != 0)) {
+          consumers_ = java.util.Collections.unmodifiableList(consumers_);
+          bitField0_ = (bitField0_ & ~0x00080000);
+        }
+        result.consumers_ = consumers_;
+      } else {
+        result.consumers_ = consumersBuilder_.build();
+      }
+      if (waitsBuilder_ == null) {
+        if (((bitField0_ & 0x00100000) != 0)) {
+          waits_ = java.util.Collections.unmodifiableList(waits_);
+          bitField0_ = (bitField0_ & ~0x00100000);
+        }
+        result.waits_ = waits_;
+      } else {
+        result.waits_ = waitsBuilder_.build();
+      }
     }
 
     private void buildPartial0(dev.faisca.fila.internal.v1.GetStatsResponse result) {
@@ -987,10 +1285,10 @@ private static final long serialVersionUID = 0L;
         result.quantum_ = quantum_;
       }
       if (((from_bitField0_ & 0x00000080) != 0)) {
-        result.delayed_ = delayed_;
+        result.leaderNodeId_ = leaderNodeId_;
       }
       if (((from_bitField0_ & 0x00000100) != 0)) {
-        result.paused_ = paused_;
+        result.replicationCount_ = replicationCount_;
       }
       int to_bitField0_ = 0;
       if (((from_bitField0_ & 0x00000200) != 0)) {
@@ -1022,6 +1320,15 @@ private static final long serialVersionUID = 0L;
             ? hooks_
             : hooksBuilder_.build();
         to_bitField0_ |= 0x00000004;
+      }
+      if (((from_bitField0_ & 0x00010000) != 0)) {
+        result.delayed_ = delayed_;
+      }
+      if (((from_bitField0_ & 0x00020000) != 0)) {
+        result.paused_ = paused_;
+      }
+      if (((from_bitField0_ & 0x00040000) != 0)) {
+        result.roundKey_ = roundKey_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -1137,11 +1444,11 @@ private static final long serialVersionUID = 0L;
           }
         }
       }
-      if (other.getDelayed() != 0L) {
-        setDelayed(other.getDelayed());
+      if (other.getLeaderNodeId() != 0L) {
+        setLeaderNodeId(other.getLeaderNodeId());
       }
-      if (other.getPaused() != false) {
-        setPaused(other.getPaused());
+      if (other.getReplicationCount() != 0) {
+        setReplicationCount(other.getReplicationCount());
       }
       if (other.hasCounters()) {
         mergeCounters(other.getCounters());
@@ -1165,6 +1472,69 @@ private static final long serialVersionUID = 0L;
       }
       if (other.hasHooks()) {
         mergeHooks(other.getHooks());
+      }
+      if (other.getDelayed() != 0L) {
+        setDelayed(other.getDelayed());
+      }
+      if (other.getPaused() != false) {
+        setPaused(other.getPaused());
+      }
+      if (!other.getRoundKey().isEmpty()) {
+        roundKey_ = other.roundKey_;
+        bitField0_ |= 0x00040000;
+        onChanged();
+      }
+      if (consumersBuilder_ == null) {
+        if (!other.consumers_.isEmpty()) {
+          if (consumers_.isEmpty()) {
+            consumers_ = other.consumers_;
+            bitField0_ = (bitField0_ & ~0x00080000);
+          } else {
+            ensureConsumersIsMutable();
+            consumers_.addAll(other.consumers_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.consumers_.isEmpty()) {
+          if (consumersBuilder_.isEmpty()) {
+            consumersBuilder_.dispose();
+            consumersBuilder_ = null;
+            consumers_ = other.consumers_;
+            bitField0_ = (bitField0_ & ~0x00080000);
+            consumersBuilder_ = 
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getConsumersFieldBuilder() : null;
+          } else {
+            consumersBuilder_.addAllMessages(other.consumers_);
+          }
+        }
+      }
+      if (waitsBuilder_ == null) {
+        if (!other.waits_.isEmpty()) {
+          if (waits_.isEmpty()) {
+            waits_ = other.waits_;
+            bitField0_ = (bitField0_ & ~0x00100000);
+          } else {
+            ensureWaitsIsMutable();
+            waits_.addAll(other.waits_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.waits_.isEmpty()) {
+          if (waitsBuilder_.isEmpty()) {
+            waitsBuilder_.dispose();
+            waitsBuilder_ = null;
+            waits_ = other.waits_;
+            bitField0_ = (bitField0_ & ~0x00100000);
+            waitsBuilder_ = 
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getWaitsFieldBuilder() : null;
+          } else {
+            waitsBuilder_.addAllMessages(other.waits_);
+          }
+        }
       }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
@@ -1244,12 +1614,12 @@ private static final long serialVersionUID = 0L;
               break;
             } // case 58
             case 64: {
-              delayed_ = input.readUInt64();
+              leaderNodeId_ = input.readUInt64();
               bitField0_ |= 0x00000080;
               break;
             } // case 64
             case 72: {
-              paused_ = input.readBool();
+              replicationCount_ = input.readUInt32();
               bitField0_ |= 0x00000100;
               break;
             } // case 72
@@ -1294,6 +1664,47 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00008000;
               break;
             } // case 130
+            case 136: {
+              delayed_ = input.readUInt64();
+              bitField0_ |= 0x00010000;
+              break;
+            } // case 136
+            case 144: {
+              paused_ = input.readBool();
+              bitField0_ |= 0x00020000;
+              break;
+            } // case 144
+            case 154: {
+              roundKey_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00040000;
+              break;
+            } // case 154
+            case 162: {
+              dev.faisca.fila.internal.v1.ConsumerStats m =
+                  input.readMessage(
+                      dev.faisca.fila.internal.v1.ConsumerStats.parser(),
+                      extensionRegistry);
+              if (consumersBuilder_ == null) {
+                ensureConsumersIsMutable();
+                consumers_.add(m);
+              } else {
+                consumersBuilder_.addMessage(m);
+              }
+              break;
+            } // case 162
+            case 170: {
+              dev.faisca.fila.internal.v1.WaitStats m =
+                  input.readMessage(
+                      dev.faisca.fila.internal.v1.WaitStats.parser(),
+                      extensionRegistry);
+              if (waitsBuilder_ == null) {
+                ensureWaitsIsMutable();
+                waits_.add(m);
+              } else {
+                waitsBuilder_.addMessage(m);
+              }
+              break;
+            } // case 170
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -2155,90 +2566,90 @@ private static final long serialVersionUID = 0L;
       return perThrottleStatsBuilder_;
     }
 
-    private long delayed_ ;
+    private long leaderNodeId_ ;
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 8;</code>
-     * @return The delayed.
+     * <code>uint64 leader_node_id = 8;</code>
+     * @return The leaderNodeId.
      */
     @java.lang.Override
-    public long getDelayed() {
-      return delayed_;
+    public long getLeaderNodeId() {
+      return leaderNodeId_;
     }
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 8;</code>
-     * @param value The delayed to set.
+     * <code>uint64 leader_node_id = 8;</code>
+     * @param value The leaderNodeId to set.
      * @return This builder for chaining.
      */
-    public Builder setDelayed(long value) {
+    public Builder setLeaderNodeId(long value) {
 
-      delayed_ = value;
+      leaderNodeId_ = value;
       bitField0_ |= 0x00000080;
       onChanged();
       return this;
     }
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 8;</code>
+     * <code>uint64 leader_node_id = 8;</code>
      * @return This builder for chaining.
      */
-    public Builder clearDelayed() {
+    public Builder clearLeaderNodeId() {
       bitField0_ = (bitField0_ & ~0x00000080);
-      delayed_ = 0L;
+      leaderNodeId_ = 0L;
       onChanged();
       return this;
     }
 
-    private boolean paused_ ;
+    private int replicationCount_ ;
     /**
      * <pre>
-     * True while the whole queue is paused.
+     * Brokers that hold a copy of the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>bool paused = 9;</code>
-     * @return The paused.
+     * <code>uint32 replication_count = 9;</code>
+     * @return The replicationCount.
      */
     @java.lang.Override
-    public boolean getPaused() {
-      return paused_;
+    public int getReplicationCount() {
+      return replicationCount_;
     }
     /**
      * <pre>
-     * True while the whole queue is paused.
+     * Brokers that hold a copy of the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>bool paused = 9;</code>
-     * @param value The paused to set.
+     * <code>uint32 replication_count = 9;</code>
+     * @param value The replicationCount to set.
      * @return This builder for chaining.
      */
-    public Builder setPaused(boolean value) {
+    public Builder setReplicationCount(int value) {
 
-      paused_ = value;
+      replicationCount_ = value;
       bitField0_ |= 0x00000100;
       onChanged();
       return this;
     }
     /**
      * <pre>
-     * True while the whole queue is paused.
+     * Brokers that hold a copy of the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>bool paused = 9;</code>
+     * <code>uint32 replication_count = 9;</code>
      * @return This builder for chaining.
      */
-    public Builder clearPaused() {
+    public Builder clearReplicationCount() {
       bitField0_ = (bitField0_ & ~0x00000100);
-      paused_ = false;
+      replicationCount_ = 0;
       onChanged();
       return this;
     }
@@ -2936,6 +3347,810 @@ private static final long serialVersionUID = 0L;
         hooks_ = null;
       }
       return hooksBuilder_;
+    }
+
+    private long delayed_ ;
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 17;</code>
+     * @return The delayed.
+     */
+    @java.lang.Override
+    public long getDelayed() {
+      return delayed_;
+    }
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 17;</code>
+     * @param value The delayed to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDelayed(long value) {
+
+      delayed_ = value;
+      bitField0_ |= 0x00010000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 17;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDelayed() {
+      bitField0_ = (bitField0_ & ~0x00010000);
+      delayed_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private boolean paused_ ;
+    /**
+     * <pre>
+     * True while the whole queue is paused.
+     * </pre>
+     *
+     * <code>bool paused = 18;</code>
+     * @return The paused.
+     */
+    @java.lang.Override
+    public boolean getPaused() {
+      return paused_;
+    }
+    /**
+     * <pre>
+     * True while the whole queue is paused.
+     * </pre>
+     *
+     * <code>bool paused = 18;</code>
+     * @param value The paused to set.
+     * @return This builder for chaining.
+     */
+    public Builder setPaused(boolean value) {
+
+      paused_ = value;
+      bitField0_ |= 0x00020000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * True while the whole queue is paused.
+     * </pre>
+     *
+     * <code>bool paused = 18;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearPaused() {
+      bitField0_ = (bitField0_ & ~0x00020000);
+      paused_ = false;
+      onChanged();
+      return this;
+    }
+
+    private java.lang.Object roundKey_ = "";
+    /**
+     * <pre>
+     * The fairness key whose turn it is; empty when none takes part in the round.
+     * </pre>
+     *
+     * <code>string round_key = 19;</code>
+     * @return The roundKey.
+     */
+    public java.lang.String getRoundKey() {
+      java.lang.Object ref = roundKey_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        roundKey_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * The fairness key whose turn it is; empty when none takes part in the round.
+     * </pre>
+     *
+     * <code>string round_key = 19;</code>
+     * @return The bytes for roundKey.
+     */
+    public com.google.protobuf.ByteString
+        getRoundKeyBytes() {
+      java.lang.Object ref = roundKey_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        roundKey_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * The fairness key whose turn it is; empty when none takes part in the round.
+     * </pre>
+     *
+     * <code>string round_key = 19;</code>
+     * @param value The roundKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setRoundKey(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      roundKey_ = value;
+      bitField0_ |= 0x00040000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The fairness key whose turn it is; empty when none takes part in the round.
+     * </pre>
+     *
+     * <code>string round_key = 19;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearRoundKey() {
+      roundKey_ = getDefaultInstance().getRoundKey();
+      bitField0_ = (bitField0_ & ~0x00040000);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The fairness key whose turn it is; empty when none takes part in the round.
+     * </pre>
+     *
+     * <code>string round_key = 19;</code>
+     * @param value The bytes for roundKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setRoundKeyBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      roundKey_ = value;
+      bitField0_ |= 0x00040000;
+      onChanged();
+      return this;
+    }
+
+    private java.util.List<dev.faisca.fila.internal.v1.ConsumerStats> consumers_ =
+      java.util.Collections.emptyList();
+    private void ensureConsumersIsMutable() {
+      if (!((bitField0_ & 0x00080000) != 0)) {
+        consumers_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.ConsumerStats>(consumers_);
+        bitField0_ |= 0x00080000;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.ConsumerStats, dev.faisca.fila.internal.v1.ConsumerStats.Builder, dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder> consumersBuilder_;
+
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.ConsumerStats> getConsumersList() {
+      if (consumersBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(consumers_);
+      } else {
+        return consumersBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public int getConsumersCount() {
+      if (consumersBuilder_ == null) {
+        return consumers_.size();
+      } else {
+        return consumersBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConsumerStats getConsumers(int index) {
+      if (consumersBuilder_ == null) {
+        return consumers_.get(index);
+      } else {
+        return consumersBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder setConsumers(
+        int index, dev.faisca.fila.internal.v1.ConsumerStats value) {
+      if (consumersBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureConsumersIsMutable();
+        consumers_.set(index, value);
+        onChanged();
+      } else {
+        consumersBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder setConsumers(
+        int index, dev.faisca.fila.internal.v1.ConsumerStats.Builder builderForValue) {
+      if (consumersBuilder_ == null) {
+        ensureConsumersIsMutable();
+        consumers_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        consumersBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder addConsumers(dev.faisca.fila.internal.v1.ConsumerStats value) {
+      if (consumersBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureConsumersIsMutable();
+        consumers_.add(value);
+        onChanged();
+      } else {
+        consumersBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder addConsumers(
+        int index, dev.faisca.fila.internal.v1.ConsumerStats value) {
+      if (consumersBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureConsumersIsMutable();
+        consumers_.add(index, value);
+        onChanged();
+      } else {
+        consumersBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder addConsumers(
+        dev.faisca.fila.internal.v1.ConsumerStats.Builder builderForValue) {
+      if (consumersBuilder_ == null) {
+        ensureConsumersIsMutable();
+        consumers_.add(builderForValue.build());
+        onChanged();
+      } else {
+        consumersBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder addConsumers(
+        int index, dev.faisca.fila.internal.v1.ConsumerStats.Builder builderForValue) {
+      if (consumersBuilder_ == null) {
+        ensureConsumersIsMutable();
+        consumers_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        consumersBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder addAllConsumers(
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.ConsumerStats> values) {
+      if (consumersBuilder_ == null) {
+        ensureConsumersIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, consumers_);
+        onChanged();
+      } else {
+        consumersBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder clearConsumers() {
+      if (consumersBuilder_ == null) {
+        consumers_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00080000);
+        onChanged();
+      } else {
+        consumersBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public Builder removeConsumers(int index) {
+      if (consumersBuilder_ == null) {
+        ensureConsumersIsMutable();
+        consumers_.remove(index);
+        onChanged();
+      } else {
+        consumersBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConsumerStats.Builder getConsumersBuilder(
+        int index) {
+      return getConsumersFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder getConsumersOrBuilder(
+        int index) {
+      if (consumersBuilder_ == null) {
+        return consumers_.get(index);  } else {
+        return consumersBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public java.util.List<? extends dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder> 
+         getConsumersOrBuilderList() {
+      if (consumersBuilder_ != null) {
+        return consumersBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(consumers_);
+      }
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConsumerStats.Builder addConsumersBuilder() {
+      return getConsumersFieldBuilder().addBuilder(
+          dev.faisca.fila.internal.v1.ConsumerStats.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConsumerStats.Builder addConsumersBuilder(
+        int index) {
+      return getConsumersFieldBuilder().addBuilder(
+          index, dev.faisca.fila.internal.v1.ConsumerStats.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The open consume streams, those with most leased messages first; 100 at most.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.ConsumerStats.Builder> 
+         getConsumersBuilderList() {
+      return getConsumersFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.ConsumerStats, dev.faisca.fila.internal.v1.ConsumerStats.Builder, dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder> 
+        getConsumersFieldBuilder() {
+      if (consumersBuilder_ == null) {
+        consumersBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            dev.faisca.fila.internal.v1.ConsumerStats, dev.faisca.fila.internal.v1.ConsumerStats.Builder, dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder>(
+                consumers_,
+                ((bitField0_ & 0x00080000) != 0),
+                getParentForChildren(),
+                isClean());
+        consumers_ = null;
+      }
+      return consumersBuilder_;
+    }
+
+    private java.util.List<dev.faisca.fila.internal.v1.WaitStats> waits_ =
+      java.util.Collections.emptyList();
+    private void ensureWaitsIsMutable() {
+      if (!((bitField0_ & 0x00100000) != 0)) {
+        waits_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.WaitStats>(waits_);
+        bitField0_ |= 0x00100000;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.WaitStats, dev.faisca.fila.internal.v1.WaitStats.Builder, dev.faisca.fila.internal.v1.WaitStatsOrBuilder> waitsBuilder_;
+
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.WaitStats> getWaitsList() {
+      if (waitsBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(waits_);
+      } else {
+        return waitsBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public int getWaitsCount() {
+      if (waitsBuilder_ == null) {
+        return waits_.size();
+      } else {
+        return waitsBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public dev.faisca.fila.internal.v1.WaitStats getWaits(int index) {
+      if (waitsBuilder_ == null) {
+        return waits_.get(index);
+      } else {
+        return waitsBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder setWaits(
+        int index, dev.faisca.fila.internal.v1.WaitStats value) {
+      if (waitsBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureWaitsIsMutable();
+        waits_.set(index, value);
+        onChanged();
+      } else {
+        waitsBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder setWaits(
+        int index, dev.faisca.fila.internal.v1.WaitStats.Builder builderForValue) {
+      if (waitsBuilder_ == null) {
+        ensureWaitsIsMutable();
+        waits_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        waitsBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder addWaits(dev.faisca.fila.internal.v1.WaitStats value) {
+      if (waitsBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureWaitsIsMutable();
+        waits_.add(value);
+        onChanged();
+      } else {
+        waitsBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder addWaits(
+        int index, dev.faisca.fila.internal.v1.WaitStats value) {
+      if (waitsBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureWaitsIsMutable();
+        waits_.add(index, value);
+        onChanged();
+      } else {
+        waitsBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder addWaits(
+        dev.faisca.fila.internal.v1.WaitStats.Builder builderForValue) {
+      if (waitsBuilder_ == null) {
+        ensureWaitsIsMutable();
+        waits_.add(builderForValue.build());
+        onChanged();
+      } else {
+        waitsBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder addWaits(
+        int index, dev.faisca.fila.internal.v1.WaitStats.Builder builderForValue) {
+      if (waitsBuilder_ == null) {
+        ensureWaitsIsMutable();
+        waits_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        waitsBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder addAllWaits(
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.WaitStats> values) {
+      if (waitsBuilder_ == null) {
+        ensureWaitsIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, waits_);
+        onChanged();
+      } else {
+        waitsBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder clearWaits() {
+      if (waitsBuilder_ == null) {
+        waits_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00100000);
+        onChanged();
+      } else {
+        waitsBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public Builder removeWaits(int index) {
+      if (waitsBuilder_ == null) {
+        ensureWaitsIsMutable();
+        waits_.remove(index);
+        onChanged();
+      } else {
+        waitsBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public dev.faisca.fila.internal.v1.WaitStats.Builder getWaitsBuilder(
+        int index) {
+      return getWaitsFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public dev.faisca.fila.internal.v1.WaitStatsOrBuilder getWaitsOrBuilder(
+        int index) {
+      if (waitsBuilder_ == null) {
+        return waits_.get(index);  } else {
+        return waitsBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public java.util.List<? extends dev.faisca.fila.internal.v1.WaitStatsOrBuilder> 
+         getWaitsOrBuilderList() {
+      if (waitsBuilder_ != null) {
+        return waitsBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(waits_);
+      }
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public dev.faisca.fila.internal.v1.WaitStats.Builder addWaitsBuilder() {
+      return getWaitsFieldBuilder().addBuilder(
+          dev.faisca.fila.internal.v1.WaitStats.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public dev.faisca.fila.internal.v1.WaitStats.Builder addWaitsBuilder(
+        int index) {
+      return getWaitsFieldBuilder().addBuilder(
+          index, dev.faisca.fila.internal.v1.WaitStats.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * What deliveries have waited for since the broker started, by cause.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.WaitStats.Builder> 
+         getWaitsBuilderList() {
+      return getWaitsFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.WaitStats, dev.faisca.fila.internal.v1.WaitStats.Builder, dev.faisca.fila.internal.v1.WaitStatsOrBuilder> 
+        getWaitsFieldBuilder() {
+      if (waitsBuilder_ == null) {
+        waitsBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            dev.faisca.fila.internal.v1.WaitStats, dev.faisca.fila.internal.v1.WaitStats.Builder, dev.faisca.fila.internal.v1.WaitStatsOrBuilder>(
+                waits_,
+                ((bitField0_ & 0x00100000) != 0),
+                getParentForChildren(),
+                isClean());
+        waits_ = null;
+      }
+      return waitsBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

@@ -148,23 +148,23 @@ public interface GetStatsResponseOrBuilder extends
 
   /**
    * <pre>
-   * Messages that wait for their time.
+   * The broker that leads the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>uint64 delayed = 8;</code>
-   * @return The delayed.
+   * <code>uint64 leader_node_id = 8;</code>
+   * @return The leaderNodeId.
    */
-  long getDelayed();
+  long getLeaderNodeId();
 
   /**
    * <pre>
-   * True while the whole queue is paused.
+   * Brokers that hold a copy of the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>bool paused = 9;</code>
-   * @return The paused.
+   * <code>uint32 replication_count = 9;</code>
+   * @return The replicationCount.
    */
-  boolean getPaused();
+  int getReplicationCount();
 
   /**
    * <pre>
@@ -296,4 +296,132 @@ public interface GetStatsResponseOrBuilder extends
    * <code>.fila.v1.HookStats hooks = 16;</code>
    */
   dev.faisca.fila.internal.v1.HookStatsOrBuilder getHooksOrBuilder();
+
+  /**
+   * <pre>
+   * Messages that wait for their time.
+   * </pre>
+   *
+   * <code>uint64 delayed = 17;</code>
+   * @return The delayed.
+   */
+  long getDelayed();
+
+  /**
+   * <pre>
+   * True while the whole queue is paused.
+   * </pre>
+   *
+   * <code>bool paused = 18;</code>
+   * @return The paused.
+   */
+  boolean getPaused();
+
+  /**
+   * <pre>
+   * The fairness key whose turn it is; empty when none takes part in the round.
+   * </pre>
+   *
+   * <code>string round_key = 19;</code>
+   * @return The roundKey.
+   */
+  java.lang.String getRoundKey();
+  /**
+   * <pre>
+   * The fairness key whose turn it is; empty when none takes part in the round.
+   * </pre>
+   *
+   * <code>string round_key = 19;</code>
+   * @return The bytes for roundKey.
+   */
+  com.google.protobuf.ByteString
+      getRoundKeyBytes();
+
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  java.util.List<dev.faisca.fila.internal.v1.ConsumerStats> 
+      getConsumersList();
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  dev.faisca.fila.internal.v1.ConsumerStats getConsumers(int index);
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  int getConsumersCount();
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  java.util.List<? extends dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder> 
+      getConsumersOrBuilderList();
+  /**
+   * <pre>
+   * The open consume streams, those with most leased messages first; 100 at most.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConsumerStats consumers = 20;</code>
+   */
+  dev.faisca.fila.internal.v1.ConsumerStatsOrBuilder getConsumersOrBuilder(
+      int index);
+
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  java.util.List<dev.faisca.fila.internal.v1.WaitStats> 
+      getWaitsList();
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  dev.faisca.fila.internal.v1.WaitStats getWaits(int index);
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  int getWaitsCount();
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  java.util.List<? extends dev.faisca.fila.internal.v1.WaitStatsOrBuilder> 
+      getWaitsOrBuilderList();
+  /**
+   * <pre>
+   * What deliveries have waited for since the broker started, by cause.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.WaitStats waits = 21;</code>
+   */
+  dev.faisca.fila.internal.v1.WaitStatsOrBuilder getWaitsOrBuilder(
+      int index);
 }

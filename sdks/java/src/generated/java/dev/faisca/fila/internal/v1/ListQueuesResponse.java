@@ -105,6 +105,21 @@ private static final long serialVersionUID = 0L;
     return queues_.get(index);
   }
 
+  public static final int CLUSTER_NODE_COUNT_FIELD_NUMBER = 2;
+  private int clusterNodeCount_ = 0;
+  /**
+   * <pre>
+   * Brokers in the cluster; 0 outside one.
+   * </pre>
+   *
+   * <code>uint32 cluster_node_count = 2;</code>
+   * @return The clusterNodeCount.
+   */
+  @java.lang.Override
+  public int getClusterNodeCount() {
+    return clusterNodeCount_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -122,6 +137,9 @@ private static final long serialVersionUID = 0L;
     for (int i = 0; i < queues_.size(); i++) {
       output.writeMessage(1, queues_.get(i));
     }
+    if (clusterNodeCount_ != 0) {
+      output.writeUInt32(2, clusterNodeCount_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -134,6 +152,10 @@ private static final long serialVersionUID = 0L;
     for (int i = 0; i < queues_.size(); i++) {
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(1, queues_.get(i));
+    }
+    if (clusterNodeCount_ != 0) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt32Size(2, clusterNodeCount_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -152,6 +174,8 @@ private static final long serialVersionUID = 0L;
 
     if (!getQueuesList()
         .equals(other.getQueuesList())) return false;
+    if (getClusterNodeCount()
+        != other.getClusterNodeCount()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -167,6 +191,8 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + QUEUES_FIELD_NUMBER;
       hash = (53 * hash) + getQueuesList().hashCode();
     }
+    hash = (37 * hash) + CLUSTER_NODE_COUNT_FIELD_NUMBER;
+    hash = (53 * hash) + getClusterNodeCount();
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -309,6 +335,7 @@ private static final long serialVersionUID = 0L;
         queuesBuilder_.clear();
       }
       bitField0_ = (bitField0_ & ~0x00000001);
+      clusterNodeCount_ = 0;
       return this;
     }
 
@@ -355,6 +382,9 @@ private static final long serialVersionUID = 0L;
 
     private void buildPartial0(dev.faisca.fila.internal.v1.ListQueuesResponse result) {
       int from_bitField0_ = bitField0_;
+      if (((from_bitField0_ & 0x00000002) != 0)) {
+        result.clusterNodeCount_ = clusterNodeCount_;
+      }
     }
 
     @java.lang.Override
@@ -427,6 +457,9 @@ private static final long serialVersionUID = 0L;
           }
         }
       }
+      if (other.getClusterNodeCount() != 0) {
+        setClusterNodeCount(other.getClusterNodeCount());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -466,6 +499,11 @@ private static final long serialVersionUID = 0L;
               }
               break;
             } // case 10
+            case 16: {
+              clusterNodeCount_ = input.readUInt32();
+              bitField0_ |= 0x00000002;
+              break;
+            } // case 16
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -793,6 +831,50 @@ private static final long serialVersionUID = 0L;
         queues_ = null;
       }
       return queuesBuilder_;
+    }
+
+    private int clusterNodeCount_ ;
+    /**
+     * <pre>
+     * Brokers in the cluster; 0 outside one.
+     * </pre>
+     *
+     * <code>uint32 cluster_node_count = 2;</code>
+     * @return The clusterNodeCount.
+     */
+    @java.lang.Override
+    public int getClusterNodeCount() {
+      return clusterNodeCount_;
+    }
+    /**
+     * <pre>
+     * Brokers in the cluster; 0 outside one.
+     * </pre>
+     *
+     * <code>uint32 cluster_node_count = 2;</code>
+     * @param value The clusterNodeCount to set.
+     * @return This builder for chaining.
+     */
+    public Builder setClusterNodeCount(int value) {
+
+      clusterNodeCount_ = value;
+      bitField0_ |= 0x00000002;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Brokers in the cluster; 0 outside one.
+     * </pre>
+     *
+     * <code>uint32 cluster_node_count = 2;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearClusterNodeCount() {
+      bitField0_ = (bitField0_ & ~0x00000002);
+      clusterNodeCount_ = 0;
+      onChanged();
+      return this;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

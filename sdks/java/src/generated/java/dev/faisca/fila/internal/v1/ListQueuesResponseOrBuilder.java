@@ -51,4 +51,14 @@ public interface ListQueuesResponseOrBuilder extends
    */
   dev.faisca.fila.internal.v1.QueueInfoOrBuilder getQueuesOrBuilder(
       int index);
+
+  /**
+   * <pre>
+   * Brokers in the cluster; 0 outside one.
+   * </pre>
+   *
+   * <code>uint32 cluster_node_count = 2;</code>
+   * @return The clusterNodeCount.
+   */
+  int getClusterNodeCount();
 }

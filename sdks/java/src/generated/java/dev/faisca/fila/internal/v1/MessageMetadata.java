@@ -27,6 +27,7 @@ private static final long serialVersionUID = 0L;
     queueId_ = "";
     leaseToken_ = "";
     lastError_ = "";
+    failures_ = java.util.Collections.emptyList();
   }
 
   @java.lang.Override
@@ -335,6 +336,67 @@ private static final long serialVersionUID = 0L;
     return throttleCost_;
   }
 
+  public static final int FAILURES_FIELD_NUMBER = 9;
+  @SuppressWarnings("serial")
+  private java.util.List<dev.faisca.fila.internal.v1.Failure> failures_;
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  @java.lang.Override
+  public java.util.List<dev.faisca.fila.internal.v1.Failure> getFailuresList() {
+    return failures_;
+  }
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+      getFailuresOrBuilderList() {
+    return failures_;
+  }
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  @java.lang.Override
+  public int getFailuresCount() {
+    return failures_.size();
+  }
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.Failure getFailures(int index) {
+    return failures_.get(index);
+  }
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+      int index) {
+    return failures_.get(index);
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -372,6 +434,9 @@ private static final long serialVersionUID = 0L;
     }
     if (throttleCost_ != 0) {
       output.writeUInt32(8, throttleCost_);
+    }
+    for (int i = 0; i < failures_.size(); i++) {
+      output.writeMessage(9, failures_.get(i));
     }
     getUnknownFields().writeTo(output);
   }
@@ -414,6 +479,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(8, throttleCost_);
     }
+    for (int i = 0; i < failures_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(9, failures_.get(i));
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -445,6 +514,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getLastError())) return false;
     if (getThrottleCost()
         != other.getThrottleCost()) return false;
+    if (!getFailuresList()
+        .equals(other.getFailuresList())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -474,6 +545,10 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getLastError().hashCode();
     hash = (37 * hash) + THROTTLE_COST_FIELD_NUMBER;
     hash = (53 * hash) + getThrottleCost();
+    if (getFailuresCount() > 0) {
+      hash = (37 * hash) + FAILURES_FIELD_NUMBER;
+      hash = (53 * hash) + getFailuresList().hashCode();
+    }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -618,6 +693,13 @@ private static final long serialVersionUID = 0L;
       leaseToken_ = "";
       lastError_ = "";
       throttleCost_ = 0;
+      if (failuresBuilder_ == null) {
+        failures_ = java.util.Collections.emptyList();
+      } else {
+        failures_ = null;
+        failuresBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00000100);
       return this;
     }
 
@@ -644,9 +726,22 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public dev.faisca.fila.internal.v1.MessageMetadata buildPartial() {
       dev.faisca.fila.internal.v1.MessageMetadata result = new dev.faisca.fila.internal.v1.MessageMetadata(this);
+      buildPartialRepeatedFields(result);
       if (bitField0_ != 0) { buildPartial0(result); }
       onBuilt();
       return result;
+    }
+
+    private void buildPartialRepeatedFields(dev.faisca.fila.internal.v1.MessageMetadata result) {
+      if (failuresBuilder_ == null) {
+        if (((bitField0_ & 0x00000100) != 0)) {
+          failures_ = java.util.Collections.unmodifiableList(failures_);
+          bitField0_ = (bitField0_ & ~0x00000100);
+        }
+        result.failures_ = failures_;
+      } else {
+        result.failures_ = failuresBuilder_.build();
+      }
     }
 
     private void buildPartial0(dev.faisca.fila.internal.v1.MessageMetadata result) {
@@ -761,6 +856,32 @@ private static final long serialVersionUID = 0L;
       if (other.getThrottleCost() != 0) {
         setThrottleCost(other.getThrottleCost());
       }
+      if (failuresBuilder_ == null) {
+        if (!other.failures_.isEmpty()) {
+          if (failures_.isEmpty()) {
+            failures_ = other.failures_;
+            bitField0_ = (bitField0_ & ~0x00000100);
+          } else {
+            ensureFailuresIsMutable();
+            failures_.addAll(other.failures_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.failures_.isEmpty()) {
+          if (failuresBuilder_.isEmpty()) {
+            failuresBuilder_.dispose();
+            failuresBuilder_ = null;
+            failures_ = other.failures_;
+            bitField0_ = (bitField0_ & ~0x00000100);
+            failuresBuilder_ = 
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getFailuresFieldBuilder() : null;
+          } else {
+            failuresBuilder_.addAllMessages(other.failures_);
+          }
+        }
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -828,6 +949,19 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000080;
               break;
             } // case 64
+            case 74: {
+              dev.faisca.fila.internal.v1.Failure m =
+                  input.readMessage(
+                      dev.faisca.fila.internal.v1.Failure.parser(),
+                      extensionRegistry);
+              if (failuresBuilder_ == null) {
+                ensureFailuresIsMutable();
+                failures_.add(m);
+              } else {
+                failuresBuilder_.addMessage(m);
+              }
+              break;
+            } // case 74
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1490,6 +1624,318 @@ private static final long serialVersionUID = 0L;
       throttleCost_ = 0;
       onChanged();
       return this;
+    }
+
+    private java.util.List<dev.faisca.fila.internal.v1.Failure> failures_ =
+      java.util.Collections.emptyList();
+    private void ensureFailuresIsMutable() {
+      if (!((bitField0_ & 0x00000100) != 0)) {
+        failures_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.Failure>(failures_);
+        bitField0_ |= 0x00000100;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder> failuresBuilder_;
+
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.Failure> getFailuresList() {
+      if (failuresBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(failures_);
+      } else {
+        return failuresBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public int getFailuresCount() {
+      if (failuresBuilder_ == null) {
+        return failures_.size();
+      } else {
+        return failuresBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure getFailures(int index) {
+      if (failuresBuilder_ == null) {
+        return failures_.get(index);
+      } else {
+        return failuresBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder setFailures(
+        int index, dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.set(index, value);
+        onChanged();
+      } else {
+        failuresBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder setFailures(
+        int index, dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder addFailures(dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.add(value);
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder addFailures(
+        int index, dev.faisca.fila.internal.v1.Failure value) {
+      if (failuresBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureFailuresIsMutable();
+        failures_.add(index, value);
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder addFailures(
+        dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.add(builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder addFailures(
+        int index, dev.faisca.fila.internal.v1.Failure.Builder builderForValue) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        failuresBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder addAllFailures(
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.Failure> values) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, failures_);
+        onChanged();
+      } else {
+        failuresBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder clearFailures() {
+      if (failuresBuilder_ == null) {
+        failures_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00000100);
+        onChanged();
+      } else {
+        failuresBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public Builder removeFailures(int index) {
+      if (failuresBuilder_ == null) {
+        ensureFailuresIsMutable();
+        failures_.remove(index);
+        onChanged();
+      } else {
+        failuresBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder getFailuresBuilder(
+        int index) {
+      return getFailuresFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+        int index) {
+      if (failuresBuilder_ == null) {
+        return failures_.get(index);  } else {
+        return failuresBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+         getFailuresOrBuilderList() {
+      if (failuresBuilder_ != null) {
+        return failuresBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(failures_);
+      }
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder addFailuresBuilder() {
+      return getFailuresFieldBuilder().addBuilder(
+          dev.faisca.fila.internal.v1.Failure.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.Failure.Builder addFailuresBuilder(
+        int index) {
+      return getFailuresFieldBuilder().addBuilder(
+          index, dev.faisca.fila.internal.v1.Failure.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The last five failures, oldest first; a redrive keeps them.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.Failure failures = 9;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.Failure.Builder> 
+         getFailuresBuilderList() {
+      return getFailuresFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder> 
+        getFailuresFieldBuilder() {
+      if (failuresBuilder_ == null) {
+        failuresBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            dev.faisca.fila.internal.v1.Failure, dev.faisca.fila.internal.v1.Failure.Builder, dev.faisca.fila.internal.v1.FailureOrBuilder>(
+                failures_,
+                ((bitField0_ & 0x00000100) != 0),
+                getParentForChildren(),
+                isClean());
+        failures_ = null;
+      }
+      return failuresBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

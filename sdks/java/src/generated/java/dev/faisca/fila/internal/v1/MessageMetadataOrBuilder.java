@@ -158,4 +158,48 @@ public interface MessageMetadataOrBuilder extends
    * @return The throttleCost.
    */
   int getThrottleCost();
+
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  java.util.List<dev.faisca.fila.internal.v1.Failure> 
+      getFailuresList();
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  dev.faisca.fila.internal.v1.Failure getFailures(int index);
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  int getFailuresCount();
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  java.util.List<? extends dev.faisca.fila.internal.v1.FailureOrBuilder> 
+      getFailuresOrBuilderList();
+  /**
+   * <pre>
+   * The last five failures, oldest first; a redrive keeps them.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.Failure failures = 9;</code>
+   */
+  dev.faisca.fila.internal.v1.FailureOrBuilder getFailuresOrBuilder(
+      int index);
 }

@@ -31,6 +31,11 @@ public final class Messages {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_MessageMetadata_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_Failure_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_Failure_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_fila_v1_MessageTimestamps_descriptor;
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
@@ -61,41 +66,49 @@ public final class Messages {
       "etadata\030\004 \001(\0132\030.fila.v1.MessageMetadata\022" +
       ".\n\ntimestamps\030\005 \001(\0132\032.fila.v1.MessageTim" +
       "estamps\032.\n\014HeadersEntry\022\013\n\003key\030\001 \001(\t\022\r\n\005" +
-      "value\030\002 \001(\t:\0028\001\"\267\001\n\017MessageMetadata\022\024\n\014f" +
+      "value\030\002 \001(\t:\0028\001\"\333\001\n\017MessageMetadata\022\024\n\014f" +
       "airness_key\030\001 \001(\t\022\016\n\006weight\030\002 \001(\r\022\025\n\rthr" +
       "ottle_keys\030\003 \003(\t\022\025\n\rattempt_count\030\004 \001(\r\022" +
       "\020\n\010queue_id\030\005 \001(\t\022\023\n\013lease_token\030\006 \001(\t\022\022" +
       "\n\nlast_error\030\007 \001(\t\022\025\n\rthrottle_cost\030\010 \001(" +
-      "\r\"\211\002\n\021MessageTimestamps\022/\n\013enqueued_at\030\001" +
-      " \001(\0132\032.google.protobuf.Timestamp\022-\n\tleas" +
-      "ed_at\030\002 \001(\0132\032.google.protobuf.Timestamp\022" +
-      "4\n\020lease_expires_at\030\003 \001(\0132\032.google.proto" +
-      "buf.Timestamp\022.\n\ndeliver_at\030\004 \001(\0132\032.goog" +
-      "le.protobuf.Timestamp\022.\n\nexpires_at\030\005 \001(" +
-      "\0132\032.google.protobuf.Timestamp\"B\n\tItemErr" +
-      "or\022$\n\006reason\030\001 \001(\0162\024.fila.v1.ErrorReason" +
-      "\022\017\n\007message\030\002 \001(\t\"/\n\nItemResult\022!\n\005error" +
-      "\030\001 \001(\0132\022.fila.v1.ItemError*\361\005\n\013ErrorReas" +
-      "on\022\034\n\030ERROR_REASON_UNSPECIFIED\020\000\022 \n\034ERRO" +
-      "R_REASON_QUEUE_NOT_FOUND\020\001\022\"\n\036ERROR_REAS" +
-      "ON_MESSAGE_NOT_FOUND\020\002\022\036\n\032ERROR_REASON_L" +
-      "EASE_EXPIRED\020\003\022%\n!ERROR_REASON_QUEUE_ALR" +
-      "EADY_EXISTS\020\004\022!\n\035ERROR_REASON_INVALID_AR" +
-      "GUMENT\020\005\022\037\n\033ERROR_REASON_INVALID_SCRIPT\020" +
-      "\006\022(\n$ERROR_REASON_NOT_A_DEAD_LETTER_QUEU" +
-      "E\020\007\022\'\n#ERROR_REASON_PARENT_QUEUE_NOT_FOU" +
-      "ND\020\010\022\"\n\036ERROR_REASON_MESSAGE_TOO_LARGE\020\t" +
-      "\022\033\n\027ERROR_REASON_OVERLOADED\020\n\022\033\n\027ERROR_R" +
-      "EASON_QUEUE_FULL\020\013\022\032\n\026ERROR_REASON_DISK_" +
-      "FULL\020\014\022\036\n\032ERROR_REASON_SHUTTING_DOWN\020\r\022 " +
-      "\n\034ERROR_REASON_UNAUTHENTICATED\020\016\022\"\n\036ERRO" +
-      "R_REASON_PERMISSION_DENIED\020\017\022\037\n\033ERROR_RE" +
-      "ASON_STORAGE_FAILED\020\020\022\034\n\030ERROR_REASON_HO" +
-      "OK_FAILED\020\021\022!\n\035ERROR_REASON_CONFIG_NOT_F" +
-      "OUND\020\022\022\037\n\033ERROR_REASON_MESSAGE_LEASED\020\023\022" +
-      "\"\n\036ERROR_REASON_API_KEY_NOT_FOUND\020\024\022\031\n\025E" +
-      "RROR_REASON_INTERNAL\020\025B\037\n\033dev.faisca.fil" +
-      "a.internal.v1P\001b\006proto3"
+      "\r\022\"\n\010failures\030\t \003(\0132\020.fila.v1.Failure\"m\n" +
+      "\007Failure\022-\n\tfailed_at\030\001 \001(\0132\032.google.pro" +
+      "tobuf.Timestamp\022$\n\005cause\030\002 \001(\0162\025.fila.v1" +
+      ".FailureCause\022\r\n\005error\030\003 \001(\t\"\211\002\n\021Message" +
+      "Timestamps\022/\n\013enqueued_at\030\001 \001(\0132\032.google" +
+      ".protobuf.Timestamp\022-\n\tleased_at\030\002 \001(\0132\032" +
+      ".google.protobuf.Timestamp\0224\n\020lease_expi" +
+      "res_at\030\003 \001(\0132\032.google.protobuf.Timestamp" +
+      "\022.\n\ndeliver_at\030\004 \001(\0132\032.google.protobuf.T" +
+      "imestamp\022.\n\nexpires_at\030\005 \001(\0132\032.google.pr" +
+      "otobuf.Timestamp\"B\n\tItemError\022$\n\006reason\030" +
+      "\001 \001(\0162\024.fila.v1.ErrorReason\022\017\n\007message\030\002" +
+      " \001(\t\"/\n\nItemResult\022!\n\005error\030\001 \001(\0132\022.fila" +
+      ".v1.ItemError*\230\001\n\014FailureCause\022\035\n\031FAILUR" +
+      "E_CAUSE_UNSPECIFIED\020\000\022\026\n\022FAILURE_CAUSE_N" +
+      "ACK\020\001\022\031\n\025FAILURE_CAUSE_EXPIRED\020\002\022\036\n\032FAIL" +
+      "URE_CAUSE_MAX_ATTEMPTS\020\003\022\026\n\022FAILURE_CAUS" +
+      "E_HOOK\020\004*\361\005\n\013ErrorReason\022\034\n\030ERROR_REASON" +
+      "_UNSPECIFIED\020\000\022 \n\034ERROR_REASON_QUEUE_NOT" +
+      "_FOUND\020\001\022\"\n\036ERROR_REASON_MESSAGE_NOT_FOU" +
+      "ND\020\002\022\036\n\032ERROR_REASON_LEASE_EXPIRED\020\003\022%\n!" +
+      "ERROR_REASON_QUEUE_ALREADY_EXISTS\020\004\022!\n\035E" +
+      "RROR_REASON_INVALID_ARGUMENT\020\005\022\037\n\033ERROR_" +
+      "REASON_INVALID_SCRIPT\020\006\022(\n$ERROR_REASON_" +
+      "NOT_A_DEAD_LETTER_QUEUE\020\007\022\'\n#ERROR_REASO" +
+      "N_PARENT_QUEUE_NOT_FOUND\020\010\022\"\n\036ERROR_REAS" +
+      "ON_MESSAGE_TOO_LARGE\020\t\022\033\n\027ERROR_REASON_O" +
+      "VERLOADED\020\n\022\033\n\027ERROR_REASON_QUEUE_FULL\020\013" +
+      "\022\032\n\026ERROR_REASON_DISK_FULL\020\014\022\036\n\032ERROR_RE" +
+      "ASON_SHUTTING_DOWN\020\r\022 \n\034ERROR_REASON_UNA" +
+      "UTHENTICATED\020\016\022\"\n\036ERROR_REASON_PERMISSIO" +
+      "N_DENIED\020\017\022\037\n\033ERROR_REASON_STORAGE_FAILE" +
+      "D\020\020\022\034\n\030ERROR_REASON_HOOK_FAILED\020\021\022!\n\035ERR" +
+      "OR_REASON_CONFIG_NOT_FOUND\020\022\022\037\n\033ERROR_RE" +
+      "ASON_MESSAGE_LEASED\020\023\022\"\n\036ERROR_REASON_AP" +
+      "I_KEY_NOT_FOUND\020\024\022\031\n\025ERROR_REASON_INTERN" +
+      "AL\020\025B\037\n\033dev.faisca.fila.internal.v1P\001b\006p" +
+      "roto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -119,21 +132,27 @@ public final class Messages {
     internal_static_fila_v1_MessageMetadata_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_MessageMetadata_descriptor,
-        new java.lang.String[] { "FairnessKey", "Weight", "ThrottleKeys", "AttemptCount", "QueueId", "LeaseToken", "LastError", "ThrottleCost", });
-    internal_static_fila_v1_MessageTimestamps_descriptor =
+        new java.lang.String[] { "FairnessKey", "Weight", "ThrottleKeys", "AttemptCount", "QueueId", "LeaseToken", "LastError", "ThrottleCost", "Failures", });
+    internal_static_fila_v1_Failure_descriptor =
       getDescriptor().getMessageTypes().get(2);
+    internal_static_fila_v1_Failure_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_Failure_descriptor,
+        new java.lang.String[] { "FailedAt", "Cause", "Error", });
+    internal_static_fila_v1_MessageTimestamps_descriptor =
+      getDescriptor().getMessageTypes().get(3);
     internal_static_fila_v1_MessageTimestamps_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_MessageTimestamps_descriptor,
         new java.lang.String[] { "EnqueuedAt", "LeasedAt", "LeaseExpiresAt", "DeliverAt", "ExpiresAt", });
     internal_static_fila_v1_ItemError_descriptor =
-      getDescriptor().getMessageTypes().get(3);
+      getDescriptor().getMessageTypes().get(4);
     internal_static_fila_v1_ItemError_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ItemError_descriptor,
         new java.lang.String[] { "Reason", "Message", });
     internal_static_fila_v1_ItemResult_descriptor =
-      getDescriptor().getMessageTypes().get(4);
+      getDescriptor().getMessageTypes().get(5);
     internal_static_fila_v1_ItemResult_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ItemResult_descriptor,

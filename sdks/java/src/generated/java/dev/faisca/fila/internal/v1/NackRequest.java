@@ -242,6 +242,7 @@ private static final long serialVersionUID = 0L;
   /**
    * <pre>
    * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+   * 0 gives it back at once, to the place that it had.
    * </pre>
    *
    * <code>optional uint64 retry_after_ms = 5;</code>
@@ -254,6 +255,7 @@ private static final long serialVersionUID = 0L;
   /**
    * <pre>
    * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+   * 0 gives it back at once, to the place that it had.
    * </pre>
    *
    * <code>optional uint64 retry_after_ms = 5;</code>
@@ -1141,6 +1143,7 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+     * 0 gives it back at once, to the place that it had.
      * </pre>
      *
      * <code>optional uint64 retry_after_ms = 5;</code>
@@ -1153,6 +1156,7 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+     * 0 gives it back at once, to the place that it had.
      * </pre>
      *
      * <code>optional uint64 retry_after_ms = 5;</code>
@@ -1165,6 +1169,7 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+     * 0 gives it back at once, to the place that it had.
      * </pre>
      *
      * <code>optional uint64 retry_after_ms = 5;</code>
@@ -1181,6 +1186,7 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+     * 0 gives it back at once, to the place that it had.
      * </pre>
      *
      * <code>optional uint64 retry_after_ms = 5;</code>

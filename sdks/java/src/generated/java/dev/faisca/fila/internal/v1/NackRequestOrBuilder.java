@@ -91,6 +91,7 @@ public interface NackRequestOrBuilder extends
   /**
    * <pre>
    * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+   * 0 gives it back at once, to the place that it had.
    * </pre>
    *
    * <code>optional uint64 retry_after_ms = 5;</code>
@@ -100,6 +101,7 @@ public interface NackRequestOrBuilder extends
   /**
    * <pre>
    * Backpressure, not failure: the message comes back after this time and no attempt is counted.
+   * 0 gives it back at once, to the place that it had.
    * </pre>
    *
    * <code>optional uint64 retry_after_ms = 5;</code>

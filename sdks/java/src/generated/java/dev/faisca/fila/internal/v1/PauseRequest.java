@@ -6,7 +6,7 @@ package dev.faisca.fila.internal.v1;
 
 /**
  * <pre>
- * Stops deliveries.
+ * Stops deliveries: from a queue, or with a throttle key.
  * </pre>
  *
  * Protobuf type {@code fila.v1.PauseRequest}
@@ -23,6 +23,7 @@ private static final long serialVersionUID = 0L;
   private PauseRequest() {
     queue_ = "";
     fairnessKey_ = "";
+    throttleKey_ = "";
   }
 
   @java.lang.Override
@@ -139,6 +140,68 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int THROTTLE_KEY_FIELD_NUMBER = 3;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object throttleKey_ = "";
+  /**
+   * <pre>
+   * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The throttleKey.
+   */
+  @java.lang.Override
+  public java.lang.String getThrottleKey() {
+    java.lang.Object ref = throttleKey_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      throttleKey_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The bytes for throttleKey.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getThrottleKeyBytes() {
+    java.lang.Object ref = throttleKey_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      throttleKey_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
+  public static final int DURATION_MS_FIELD_NUMBER = 4;
+  private long durationMs_ = 0L;
+  /**
+   * <pre>
+   * With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+   * </pre>
+   *
+   * <code>uint64 duration_ms = 4;</code>
+   * @return The durationMs.
+   */
+  @java.lang.Override
+  public long getDurationMs() {
+    return durationMs_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -159,6 +222,12 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(fairnessKey_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 2, fairnessKey_);
     }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 3, throttleKey_);
+    }
+    if (durationMs_ != 0L) {
+      output.writeUInt64(4, durationMs_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -173,6 +242,13 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(fairnessKey_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(2, fairnessKey_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(3, throttleKey_);
+    }
+    if (durationMs_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(4, durationMs_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -193,6 +269,10 @@ private static final long serialVersionUID = 0L;
         .equals(other.getQueue())) return false;
     if (!getFairnessKey()
         .equals(other.getFairnessKey())) return false;
+    if (!getThrottleKey()
+        .equals(other.getThrottleKey())) return false;
+    if (getDurationMs()
+        != other.getDurationMs()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -208,6 +288,11 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getQueue().hashCode();
     hash = (37 * hash) + FAIRNESS_KEY_FIELD_NUMBER;
     hash = (53 * hash) + getFairnessKey().hashCode();
+    hash = (37 * hash) + THROTTLE_KEY_FIELD_NUMBER;
+    hash = (53 * hash) + getThrottleKey().hashCode();
+    hash = (37 * hash) + DURATION_MS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getDurationMs());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -307,7 +392,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Stops deliveries.
+   * Stops deliveries: from a queue, or with a throttle key.
    * </pre>
    *
    * Protobuf type {@code fila.v1.PauseRequest}
@@ -345,6 +430,8 @@ private static final long serialVersionUID = 0L;
       bitField0_ = 0;
       queue_ = "";
       fairnessKey_ = "";
+      throttleKey_ = "";
+      durationMs_ = 0L;
       return this;
     }
 
@@ -383,6 +470,12 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000002) != 0)) {
         result.fairnessKey_ = fairnessKey_;
+      }
+      if (((from_bitField0_ & 0x00000004) != 0)) {
+        result.throttleKey_ = throttleKey_;
+      }
+      if (((from_bitField0_ & 0x00000008) != 0)) {
+        result.durationMs_ = durationMs_;
       }
     }
 
@@ -440,6 +533,14 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000002;
         onChanged();
       }
+      if (!other.getThrottleKey().isEmpty()) {
+        throttleKey_ = other.throttleKey_;
+        bitField0_ |= 0x00000004;
+        onChanged();
+      }
+      if (other.getDurationMs() != 0L) {
+        setDurationMs(other.getDurationMs());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -476,6 +577,16 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000002;
               break;
             } // case 18
+            case 26: {
+              throttleKey_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00000004;
+              break;
+            } // case 26
+            case 32: {
+              durationMs_ = input.readUInt64();
+              bitField0_ |= 0x00000008;
+              break;
+            } // case 32
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -673,6 +784,142 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       fairnessKey_ = value;
       bitField0_ |= 0x00000002;
+      onChanged();
+      return this;
+    }
+
+    private java.lang.Object throttleKey_ = "";
+    /**
+     * <pre>
+     * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+     * </pre>
+     *
+     * <code>string throttle_key = 3;</code>
+     * @return The throttleKey.
+     */
+    public java.lang.String getThrottleKey() {
+      java.lang.Object ref = throttleKey_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        throttleKey_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+     * </pre>
+     *
+     * <code>string throttle_key = 3;</code>
+     * @return The bytes for throttleKey.
+     */
+    public com.google.protobuf.ByteString
+        getThrottleKeyBytes() {
+      java.lang.Object ref = throttleKey_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        throttleKey_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+     * </pre>
+     *
+     * <code>string throttle_key = 3;</code>
+     * @param value The throttleKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setThrottleKey(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      throttleKey_ = value;
+      bitField0_ |= 0x00000004;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+     * </pre>
+     *
+     * <code>string throttle_key = 3;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearThrottleKey() {
+      throttleKey_ = getDefaultInstance().getThrottleKey();
+      bitField0_ = (bitField0_ & ~0x00000004);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+     * </pre>
+     *
+     * <code>string throttle_key = 3;</code>
+     * @param value The bytes for throttleKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setThrottleKeyBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      throttleKey_ = value;
+      bitField0_ |= 0x00000004;
+      onChanged();
+      return this;
+    }
+
+    private long durationMs_ ;
+    /**
+     * <pre>
+     * With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+     * </pre>
+     *
+     * <code>uint64 duration_ms = 4;</code>
+     * @return The durationMs.
+     */
+    @java.lang.Override
+    public long getDurationMs() {
+      return durationMs_;
+    }
+    /**
+     * <pre>
+     * With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+     * </pre>
+     *
+     * <code>uint64 duration_ms = 4;</code>
+     * @param value The durationMs to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDurationMs(long value) {
+
+      durationMs_ = value;
+      bitField0_ |= 0x00000008;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+     * </pre>
+     *
+     * <code>uint64 duration_ms = 4;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDurationMs() {
+      bitField0_ = (bitField0_ & ~0x00000008);
+      durationMs_ = 0L;
       onChanged();
       return this;
     }

@@ -47,4 +47,34 @@ public interface PauseRequestOrBuilder extends
    */
   com.google.protobuf.ByteString
       getFairnessKeyBytes();
+
+  /**
+   * <pre>
+   * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The throttleKey.
+   */
+  java.lang.String getThrottleKey();
+  /**
+   * <pre>
+   * Nothing with this throttle key is delivered, from any queue. Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The bytes for throttleKey.
+   */
+  com.google.protobuf.ByteString
+      getThrottleKeyBytes();
+
+  /**
+   * <pre>
+   * With throttle_key: ends by itself after this time; 0 lasts until it is resumed.
+   * </pre>
+   *
+   * <code>uint64 duration_ms = 4;</code>
+   * @return The durationMs.
+   */
+  long getDurationMs();
 }

@@ -44,6 +44,7 @@ private static final long serialVersionUID = 0L;
             dev.faisca.fila.internal.v1.PerFairnessKeyStats.class, dev.faisca.fila.internal.v1.PerFairnessKeyStats.Builder.class);
   }
 
+  private int bitField0_;
   public static final int KEY_FIELD_NUMBER = 1;
   @SuppressWarnings("serial")
   private volatile java.lang.Object key_ = "";
@@ -181,6 +182,74 @@ private static final long serialVersionUID = 0L;
     return paused_;
   }
 
+  public static final int ROUND_POSITION_FIELD_NUMBER = 8;
+  private int roundPosition_ = 0;
+  /**
+   * <pre>
+   * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+   * </pre>
+   *
+   * <code>optional uint32 round_position = 8;</code>
+   * @return Whether the roundPosition field is set.
+   */
+  @java.lang.Override
+  public boolean hasRoundPosition() {
+    return ((bitField0_ & 0x00000001) != 0);
+  }
+  /**
+   * <pre>
+   * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+   * </pre>
+   *
+   * <code>optional uint32 round_position = 8;</code>
+   * @return The roundPosition.
+   */
+  @java.lang.Override
+  public int getRoundPosition() {
+    return roundPosition_;
+  }
+
+  public static final int TRAFFIC_FIELD_NUMBER = 9;
+  private dev.faisca.fila.internal.v1.KeyTraffic traffic_;
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   * @return Whether the traffic field is set.
+   */
+  @java.lang.Override
+  public boolean hasTraffic() {
+    return ((bitField0_ & 0x00000002) != 0);
+  }
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   * @return The traffic.
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.KeyTraffic getTraffic() {
+    return traffic_ == null ? dev.faisca.fila.internal.v1.KeyTraffic.getDefaultInstance() : traffic_;
+  }
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.KeyTrafficOrBuilder getTrafficOrBuilder() {
+    return traffic_ == null ? dev.faisca.fila.internal.v1.KeyTraffic.getDefaultInstance() : traffic_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -215,6 +284,12 @@ private static final long serialVersionUID = 0L;
     }
     if (paused_ != false) {
       output.writeBool(7, paused_);
+    }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      output.writeUInt32(8, roundPosition_);
+    }
+    if (((bitField0_ & 0x00000002) != 0)) {
+      output.writeMessage(9, getTraffic());
     }
     getUnknownFields().writeTo(output);
   }
@@ -252,6 +327,14 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeBoolSize(7, paused_);
     }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt32Size(8, roundPosition_);
+    }
+    if (((bitField0_ & 0x00000002) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(9, getTraffic());
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -281,6 +364,16 @@ private static final long serialVersionUID = 0L;
         != other.getThrottled()) return false;
     if (getPaused()
         != other.getPaused()) return false;
+    if (hasRoundPosition() != other.hasRoundPosition()) return false;
+    if (hasRoundPosition()) {
+      if (getRoundPosition()
+          != other.getRoundPosition()) return false;
+    }
+    if (hasTraffic() != other.hasTraffic()) return false;
+    if (hasTraffic()) {
+      if (!getTraffic()
+          .equals(other.getTraffic())) return false;
+    }
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -311,6 +404,14 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + PAUSED_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
         getPaused());
+    if (hasRoundPosition()) {
+      hash = (37 * hash) + ROUND_POSITION_FIELD_NUMBER;
+      hash = (53 * hash) + getRoundPosition();
+    }
+    if (hasTraffic()) {
+      hash = (37 * hash) + TRAFFIC_FIELD_NUMBER;
+      hash = (53 * hash) + getTraffic().hashCode();
+    }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -434,13 +535,19 @@ private static final long serialVersionUID = 0L;
 
     // Construct using dev.faisca.fila.internal.v1.PerFairnessKeyStats.newBuilder()
     private Builder() {
-
+      maybeForceBuilderInitialization();
     }
 
     private Builder(
         com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
       super(parent);
-
+      maybeForceBuilderInitialization();
+    }
+    private void maybeForceBuilderInitialization() {
+      if (com.google.protobuf.GeneratedMessageV3
+              .alwaysUseFieldBuilders) {
+        getTrafficFieldBuilder();
+      }
     }
     @java.lang.Override
     public Builder clear() {
@@ -453,6 +560,12 @@ private static final long serialVersionUID = 0L;
       delivered_ = 0L;
       throttled_ = 0L;
       paused_ = false;
+      roundPosition_ = 0;
+      traffic_ = null;
+      if (trafficBuilder_ != null) {
+        trafficBuilder_.dispose();
+        trafficBuilder_ = null;
+      }
       return this;
     }
 
@@ -507,6 +620,18 @@ private static final long serialVersionUID = 0L;
       if (((from_bitField0_ & 0x00000040) != 0)) {
         result.paused_ = paused_;
       }
+      int to_bitField0_ = 0;
+      if (((from_bitField0_ & 0x00000080) != 0)) {
+        result.roundPosition_ = roundPosition_;
+        to_bitField0_ |= 0x00000001;
+      }
+      if (((from_bitField0_ & 0x00000100) != 0)) {
+        result.traffic_ = trafficBuilder_ == null
+            ? traffic_
+            : trafficBuilder_.build();
+        to_bitField0_ |= 0x00000002;
+      }
+      result.bitField0_ |= to_bitField0_;
     }
 
     @java.lang.Override
@@ -576,6 +701,12 @@ private static final long serialVersionUID = 0L;
       if (other.getPaused() != false) {
         setPaused(other.getPaused());
       }
+      if (other.hasRoundPosition()) {
+        setRoundPosition(other.getRoundPosition());
+      }
+      if (other.hasTraffic()) {
+        mergeTraffic(other.getTraffic());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -637,6 +768,18 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000040;
               break;
             } // case 56
+            case 64: {
+              roundPosition_ = input.readUInt32();
+              bitField0_ |= 0x00000080;
+              break;
+            } // case 64
+            case 74: {
+              input.readMessage(
+                  getTrafficFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              bitField0_ |= 0x00000100;
+              break;
+            } // case 74
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1008,6 +1151,228 @@ private static final long serialVersionUID = 0L;
       paused_ = false;
       onChanged();
       return this;
+    }
+
+    private int roundPosition_ ;
+    /**
+     * <pre>
+     * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+     * </pre>
+     *
+     * <code>optional uint32 round_position = 8;</code>
+     * @return Whether the roundPosition field is set.
+     */
+    @java.lang.Override
+    public boolean hasRoundPosition() {
+      return ((bitField0_ & 0x00000080) != 0);
+    }
+    /**
+     * <pre>
+     * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+     * </pre>
+     *
+     * <code>optional uint32 round_position = 8;</code>
+     * @return The roundPosition.
+     */
+    @java.lang.Override
+    public int getRoundPosition() {
+      return roundPosition_;
+    }
+    /**
+     * <pre>
+     * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+     * </pre>
+     *
+     * <code>optional uint32 round_position = 8;</code>
+     * @param value The roundPosition to set.
+     * @return This builder for chaining.
+     */
+    public Builder setRoundPosition(int value) {
+
+      roundPosition_ = value;
+      bitField0_ |= 0x00000080;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+     * </pre>
+     *
+     * <code>optional uint32 round_position = 8;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearRoundPosition() {
+      bitField0_ = (bitField0_ & ~0x00000080);
+      roundPosition_ = 0;
+      onChanged();
+      return this;
+    }
+
+    private dev.faisca.fila.internal.v1.KeyTraffic traffic_;
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.faisca.fila.internal.v1.KeyTraffic, dev.faisca.fila.internal.v1.KeyTraffic.Builder, dev.faisca.fila.internal.v1.KeyTrafficOrBuilder> trafficBuilder_;
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     * @return Whether the traffic field is set.
+     */
+    public boolean hasTraffic() {
+      return ((bitField0_ & 0x00000100) != 0);
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     * @return The traffic.
+     */
+    public dev.faisca.fila.internal.v1.KeyTraffic getTraffic() {
+      if (trafficBuilder_ == null) {
+        return traffic_ == null ? dev.faisca.fila.internal.v1.KeyTraffic.getDefaultInstance() : traffic_;
+      } else {
+        return trafficBuilder_.getMessage();
+      }
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public Builder setTraffic(dev.faisca.fila.internal.v1.KeyTraffic value) {
+      if (trafficBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        traffic_ = value;
+      } else {
+        trafficBuilder_.setMessage(value);
+      }
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public Builder setTraffic(
+        dev.faisca.fila.internal.v1.KeyTraffic.Builder builderForValue) {
+      if (trafficBuilder_ == null) {
+        traffic_ = builderForValue.build();
+      } else {
+        trafficBuilder_.setMessage(builderForValue.build());
+      }
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public Builder mergeTraffic(dev.faisca.fila.internal.v1.KeyTraffic value) {
+      if (trafficBuilder_ == null) {
+        if (((bitField0_ & 0x00000100) != 0) &&
+          traffic_ != null &&
+          traffic_ != dev.faisca.fila.internal.v1.KeyTraffic.getDefaultInstance()) {
+          getTrafficBuilder().mergeFrom(value);
+        } else {
+          traffic_ = value;
+        }
+      } else {
+        trafficBuilder_.mergeFrom(value);
+      }
+      if (traffic_ != null) {
+        bitField0_ |= 0x00000100;
+        onChanged();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public Builder clearTraffic() {
+      bitField0_ = (bitField0_ & ~0x00000100);
+      traffic_ = null;
+      if (trafficBuilder_ != null) {
+        trafficBuilder_.dispose();
+        trafficBuilder_ = null;
+      }
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.KeyTraffic.Builder getTrafficBuilder() {
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return getTrafficFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.KeyTrafficOrBuilder getTrafficOrBuilder() {
+      if (trafficBuilder_ != null) {
+        return trafficBuilder_.getMessageOrBuilder();
+      } else {
+        return traffic_ == null ?
+            dev.faisca.fila.internal.v1.KeyTraffic.getDefaultInstance() : traffic_;
+      }
+    }
+    /**
+     * <pre>
+     * What happened with this key since the broker began to count it by itself, which it does for the
+     * busiest keys; unset for others.
+     * </pre>
+     *
+     * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.faisca.fila.internal.v1.KeyTraffic, dev.faisca.fila.internal.v1.KeyTraffic.Builder, dev.faisca.fila.internal.v1.KeyTrafficOrBuilder> 
+        getTrafficFieldBuilder() {
+      if (trafficBuilder_ == null) {
+        trafficBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            dev.faisca.fila.internal.v1.KeyTraffic, dev.faisca.fila.internal.v1.KeyTraffic.Builder, dev.faisca.fila.internal.v1.KeyTrafficOrBuilder>(
+                getTraffic(),
+                getParentForChildren(),
+                isClean());
+        traffic_ = null;
+      }
+      return trafficBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

@@ -87,4 +87,53 @@ public interface PerFairnessKeyStatsOrBuilder extends
    * @return The paused.
    */
   boolean getPaused();
+
+  /**
+   * <pre>
+   * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+   * </pre>
+   *
+   * <code>optional uint32 round_position = 8;</code>
+   * @return Whether the roundPosition field is set.
+   */
+  boolean hasRoundPosition();
+  /**
+   * <pre>
+   * Its place in the round, 0 when it is its turn now; unset when it does not take part.
+   * </pre>
+   *
+   * <code>optional uint32 round_position = 8;</code>
+   * @return The roundPosition.
+   */
+  int getRoundPosition();
+
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   * @return Whether the traffic field is set.
+   */
+  boolean hasTraffic();
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   * @return The traffic.
+   */
+  dev.faisca.fila.internal.v1.KeyTraffic getTraffic();
+  /**
+   * <pre>
+   * What happened with this key since the broker began to count it by itself, which it does for the
+   * busiest keys; unset for others.
+   * </pre>
+   *
+   * <code>.fila.v1.KeyTraffic traffic = 9;</code>
+   */
+  dev.faisca.fila.internal.v1.KeyTrafficOrBuilder getTrafficOrBuilder();
 }

@@ -22,6 +22,7 @@ private static final long serialVersionUID = 0L;
   }
   private PerThrottleKeyStats() {
     key_ = "";
+    pattern_ = "";
   }
 
   @java.lang.Override
@@ -250,6 +251,113 @@ private static final long serialVersionUID = 0L;
     return waiting_;
   }
 
+  public static final int PASSED_PER_SECOND_FIELD_NUMBER = 11;
+  private double passedPerSecond_ = 0D;
+  /**
+   * <pre>
+   * Deliveries per second that took tokens, of late.
+   * </pre>
+   *
+   * <code>double passed_per_second = 11;</code>
+   * @return The passedPerSecond.
+   */
+  @java.lang.Override
+  public double getPassedPerSecond() {
+    return passedPerSecond_;
+  }
+
+  public static final int BLOCKED_PER_SECOND_FIELD_NUMBER = 12;
+  private double blockedPerSecond_ = 0D;
+  /**
+   * <pre>
+   * Times per second that a lane was parked, of late.
+   * </pre>
+   *
+   * <code>double blocked_per_second = 12;</code>
+   * @return The blockedPerSecond.
+   */
+  @java.lang.Override
+  public double getBlockedPerSecond() {
+    return blockedPerSecond_;
+  }
+
+  public static final int PATTERN_FIELD_NUMBER = 13;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object pattern_ = "";
+  /**
+   * <pre>
+   * The pattern whose setting applies; empty for a setting of its own, or none.
+   * </pre>
+   *
+   * <code>string pattern = 13;</code>
+   * @return The pattern.
+   */
+  @java.lang.Override
+  public java.lang.String getPattern() {
+    java.lang.Object ref = pattern_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      pattern_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * The pattern whose setting applies; empty for a setting of its own, or none.
+   * </pre>
+   *
+   * <code>string pattern = 13;</code>
+   * @return The bytes for pattern.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getPatternBytes() {
+    java.lang.Object ref = pattern_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      pattern_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
+  public static final int UNSET_FIELD_NUMBER = 14;
+  private boolean unset_ = false;
+  /**
+   * <pre>
+   * True for a key in use that nobody configured.
+   * </pre>
+   *
+   * <code>bool unset = 14;</code>
+   * @return The unset.
+   */
+  @java.lang.Override
+  public boolean getUnset() {
+    return unset_;
+  }
+
+  public static final int PAUSED_FIELD_NUMBER = 15;
+  private boolean paused_ = false;
+  /**
+   * <pre>
+   * True while an operator has paused the key; with a duration, `paused_until` says how long.
+   * </pre>
+   *
+   * <code>bool paused = 15;</code>
+   * @return The paused.
+   */
+  @java.lang.Override
+  public boolean getPaused() {
+    return paused_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -293,6 +401,21 @@ private static final long serialVersionUID = 0L;
     }
     if (waiting_ != 0L) {
       output.writeUInt64(10, waiting_);
+    }
+    if (java.lang.Double.doubleToRawLongBits(passedPerSecond_) != 0) {
+      output.writeDouble(11, passedPerSecond_);
+    }
+    if (java.lang.Double.doubleToRawLongBits(blockedPerSecond_) != 0) {
+      output.writeDouble(12, blockedPerSecond_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(pattern_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 13, pattern_);
+    }
+    if (unset_ != false) {
+      output.writeBool(14, unset_);
+    }
+    if (paused_ != false) {
+      output.writeBool(15, paused_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -342,6 +465,25 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt64Size(10, waiting_);
     }
+    if (java.lang.Double.doubleToRawLongBits(passedPerSecond_) != 0) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeDoubleSize(11, passedPerSecond_);
+    }
+    if (java.lang.Double.doubleToRawLongBits(blockedPerSecond_) != 0) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeDoubleSize(12, blockedPerSecond_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(pattern_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(13, pattern_);
+    }
+    if (unset_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(14, unset_);
+    }
+    if (paused_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(15, paused_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -383,6 +525,18 @@ private static final long serialVersionUID = 0L;
     }
     if (getWaiting()
         != other.getWaiting()) return false;
+    if (java.lang.Double.doubleToLongBits(getPassedPerSecond())
+        != java.lang.Double.doubleToLongBits(
+            other.getPassedPerSecond())) return false;
+    if (java.lang.Double.doubleToLongBits(getBlockedPerSecond())
+        != java.lang.Double.doubleToLongBits(
+            other.getBlockedPerSecond())) return false;
+    if (!getPattern()
+        .equals(other.getPattern())) return false;
+    if (getUnset()
+        != other.getUnset()) return false;
+    if (getPaused()
+        != other.getPaused()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -422,6 +576,20 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + WAITING_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getWaiting());
+    hash = (37 * hash) + PASSED_PER_SECOND_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        java.lang.Double.doubleToLongBits(getPassedPerSecond()));
+    hash = (37 * hash) + BLOCKED_PER_SECOND_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        java.lang.Double.doubleToLongBits(getBlockedPerSecond()));
+    hash = (37 * hash) + PATTERN_FIELD_NUMBER;
+    hash = (53 * hash) + getPattern().hashCode();
+    hash = (37 * hash) + UNSET_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getUnset());
+    hash = (37 * hash) + PAUSED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getPaused());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -577,6 +745,11 @@ private static final long serialVersionUID = 0L;
         pausedUntilBuilder_ = null;
       }
       waiting_ = 0L;
+      passedPerSecond_ = 0D;
+      blockedPerSecond_ = 0D;
+      pattern_ = "";
+      unset_ = false;
+      paused_ = false;
       return this;
     }
 
@@ -643,6 +816,21 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000200) != 0)) {
         result.waiting_ = waiting_;
+      }
+      if (((from_bitField0_ & 0x00000400) != 0)) {
+        result.passedPerSecond_ = passedPerSecond_;
+      }
+      if (((from_bitField0_ & 0x00000800) != 0)) {
+        result.blockedPerSecond_ = blockedPerSecond_;
+      }
+      if (((from_bitField0_ & 0x00001000) != 0)) {
+        result.pattern_ = pattern_;
+      }
+      if (((from_bitField0_ & 0x00002000) != 0)) {
+        result.unset_ = unset_;
+      }
+      if (((from_bitField0_ & 0x00004000) != 0)) {
+        result.paused_ = paused_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -723,6 +911,23 @@ private static final long serialVersionUID = 0L;
       if (other.getWaiting() != 0L) {
         setWaiting(other.getWaiting());
       }
+      if (other.getPassedPerSecond() != 0D) {
+        setPassedPerSecond(other.getPassedPerSecond());
+      }
+      if (other.getBlockedPerSecond() != 0D) {
+        setBlockedPerSecond(other.getBlockedPerSecond());
+      }
+      if (!other.getPattern().isEmpty()) {
+        pattern_ = other.pattern_;
+        bitField0_ |= 0x00001000;
+        onChanged();
+      }
+      if (other.getUnset() != false) {
+        setUnset(other.getUnset());
+      }
+      if (other.getPaused() != false) {
+        setPaused(other.getPaused());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -801,6 +1006,31 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000200;
               break;
             } // case 80
+            case 89: {
+              passedPerSecond_ = input.readDouble();
+              bitField0_ |= 0x00000400;
+              break;
+            } // case 89
+            case 97: {
+              blockedPerSecond_ = input.readDouble();
+              bitField0_ |= 0x00000800;
+              break;
+            } // case 97
+            case 106: {
+              pattern_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00001000;
+              break;
+            } // case 106
+            case 112: {
+              unset_ = input.readBool();
+              bitField0_ |= 0x00002000;
+              break;
+            } // case 112
+            case 120: {
+              paused_ = input.readBool();
+              bitField0_ |= 0x00004000;
+              break;
+            } // case 120
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1415,6 +1645,274 @@ private static final long serialVersionUID = 0L;
     public Builder clearWaiting() {
       bitField0_ = (bitField0_ & ~0x00000200);
       waiting_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private double passedPerSecond_ ;
+    /**
+     * <pre>
+     * Deliveries per second that took tokens, of late.
+     * </pre>
+     *
+     * <code>double passed_per_second = 11;</code>
+     * @return The passedPerSecond.
+     */
+    @java.lang.Override
+    public double getPassedPerSecond() {
+      return passedPerSecond_;
+    }
+    /**
+     * <pre>
+     * Deliveries per second that took tokens, of late.
+     * </pre>
+     *
+     * <code>double passed_per_second = 11;</code>
+     * @param value The passedPerSecond to set.
+     * @return This builder for chaining.
+     */
+    public Builder setPassedPerSecond(double value) {
+
+      passedPerSecond_ = value;
+      bitField0_ |= 0x00000400;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Deliveries per second that took tokens, of late.
+     * </pre>
+     *
+     * <code>double passed_per_second = 11;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearPassedPerSecond() {
+      bitField0_ = (bitField0_ & ~0x00000400);
+      passedPerSecond_ = 0D;
+      onChanged();
+      return this;
+    }
+
+    private double blockedPerSecond_ ;
+    /**
+     * <pre>
+     * Times per second that a lane was parked, of late.
+     * </pre>
+     *
+     * <code>double blocked_per_second = 12;</code>
+     * @return The blockedPerSecond.
+     */
+    @java.lang.Override
+    public double getBlockedPerSecond() {
+      return blockedPerSecond_;
+    }
+    /**
+     * <pre>
+     * Times per second that a lane was parked, of late.
+     * </pre>
+     *
+     * <code>double blocked_per_second = 12;</code>
+     * @param value The blockedPerSecond to set.
+     * @return This builder for chaining.
+     */
+    public Builder setBlockedPerSecond(double value) {
+
+      blockedPerSecond_ = value;
+      bitField0_ |= 0x00000800;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Times per second that a lane was parked, of late.
+     * </pre>
+     *
+     * <code>double blocked_per_second = 12;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearBlockedPerSecond() {
+      bitField0_ = (bitField0_ & ~0x00000800);
+      blockedPerSecond_ = 0D;
+      onChanged();
+      return this;
+    }
+
+    private java.lang.Object pattern_ = "";
+    /**
+     * <pre>
+     * The pattern whose setting applies; empty for a setting of its own, or none.
+     * </pre>
+     *
+     * <code>string pattern = 13;</code>
+     * @return The pattern.
+     */
+    public java.lang.String getPattern() {
+      java.lang.Object ref = pattern_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        pattern_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * The pattern whose setting applies; empty for a setting of its own, or none.
+     * </pre>
+     *
+     * <code>string pattern = 13;</code>
+     * @return The bytes for pattern.
+     */
+    public com.google.protobuf.ByteString
+        getPatternBytes() {
+      java.lang.Object ref = pattern_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        pattern_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * The pattern whose setting applies; empty for a setting of its own, or none.
+     * </pre>
+     *
+     * <code>string pattern = 13;</code>
+     * @param value The pattern to set.
+     * @return This builder for chaining.
+     */
+    public Builder setPattern(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      pattern_ = value;
+      bitField0_ |= 0x00001000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The pattern whose setting applies; empty for a setting of its own, or none.
+     * </pre>
+     *
+     * <code>string pattern = 13;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearPattern() {
+      pattern_ = getDefaultInstance().getPattern();
+      bitField0_ = (bitField0_ & ~0x00001000);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The pattern whose setting applies; empty for a setting of its own, or none.
+     * </pre>
+     *
+     * <code>string pattern = 13;</code>
+     * @param value The bytes for pattern to set.
+     * @return This builder for chaining.
+     */
+    public Builder setPatternBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      pattern_ = value;
+      bitField0_ |= 0x00001000;
+      onChanged();
+      return this;
+    }
+
+    private boolean unset_ ;
+    /**
+     * <pre>
+     * True for a key in use that nobody configured.
+     * </pre>
+     *
+     * <code>bool unset = 14;</code>
+     * @return The unset.
+     */
+    @java.lang.Override
+    public boolean getUnset() {
+      return unset_;
+    }
+    /**
+     * <pre>
+     * True for a key in use that nobody configured.
+     * </pre>
+     *
+     * <code>bool unset = 14;</code>
+     * @param value The unset to set.
+     * @return This builder for chaining.
+     */
+    public Builder setUnset(boolean value) {
+
+      unset_ = value;
+      bitField0_ |= 0x00002000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * True for a key in use that nobody configured.
+     * </pre>
+     *
+     * <code>bool unset = 14;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearUnset() {
+      bitField0_ = (bitField0_ & ~0x00002000);
+      unset_ = false;
+      onChanged();
+      return this;
+    }
+
+    private boolean paused_ ;
+    /**
+     * <pre>
+     * True while an operator has paused the key; with a duration, `paused_until` says how long.
+     * </pre>
+     *
+     * <code>bool paused = 15;</code>
+     * @return The paused.
+     */
+    @java.lang.Override
+    public boolean getPaused() {
+      return paused_;
+    }
+    /**
+     * <pre>
+     * True while an operator has paused the key; with a duration, `paused_until` says how long.
+     * </pre>
+     *
+     * <code>bool paused = 15;</code>
+     * @param value The paused to set.
+     * @return This builder for chaining.
+     */
+    public Builder setPaused(boolean value) {
+
+      paused_ = value;
+      bitField0_ |= 0x00004000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * True while an operator has paused the key; with a duration, `paused_until` says how long.
+     * </pre>
+     *
+     * <code>bool paused = 15;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearPaused() {
+      bitField0_ = (bitField0_ & ~0x00004000);
+      paused_ = false;
       onChanged();
       return this;
     }

@@ -134,4 +134,64 @@ public interface PerThrottleKeyStatsOrBuilder extends
    * @return The waiting.
    */
   long getWaiting();
+
+  /**
+   * <pre>
+   * Deliveries per second that took tokens, of late.
+   * </pre>
+   *
+   * <code>double passed_per_second = 11;</code>
+   * @return The passedPerSecond.
+   */
+  double getPassedPerSecond();
+
+  /**
+   * <pre>
+   * Times per second that a lane was parked, of late.
+   * </pre>
+   *
+   * <code>double blocked_per_second = 12;</code>
+   * @return The blockedPerSecond.
+   */
+  double getBlockedPerSecond();
+
+  /**
+   * <pre>
+   * The pattern whose setting applies; empty for a setting of its own, or none.
+   * </pre>
+   *
+   * <code>string pattern = 13;</code>
+   * @return The pattern.
+   */
+  java.lang.String getPattern();
+  /**
+   * <pre>
+   * The pattern whose setting applies; empty for a setting of its own, or none.
+   * </pre>
+   *
+   * <code>string pattern = 13;</code>
+   * @return The bytes for pattern.
+   */
+  com.google.protobuf.ByteString
+      getPatternBytes();
+
+  /**
+   * <pre>
+   * True for a key in use that nobody configured.
+   * </pre>
+   *
+   * <code>bool unset = 14;</code>
+   * @return The unset.
+   */
+  boolean getUnset();
+
+  /**
+   * <pre>
+   * True while an operator has paused the key; with a duration, `paused_until` says how long.
+   * </pre>
+   *
+   * <code>bool paused = 15;</code>
+   * @return The paused.
+   */
+  boolean getPaused();
 }

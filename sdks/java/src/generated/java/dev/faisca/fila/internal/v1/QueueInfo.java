@@ -45,6 +45,7 @@ private static final long serialVersionUID = 0L;
             dev.faisca.fila.internal.v1.QueueInfo.class, dev.faisca.fila.internal.v1.QueueInfo.Builder.class);
   }
 
+  private int bitField0_;
   public static final int NAME_FIELD_NUMBER = 1;
   @SuppressWarnings("serial")
   private volatile java.lang.Object name_ = "";
@@ -137,19 +138,19 @@ private static final long serialVersionUID = 0L;
     return activeConsumers_;
   }
 
-  public static final int DELAYED_FIELD_NUMBER = 5;
-  private long delayed_ = 0L;
+  public static final int LEADER_NODE_ID_FIELD_NUMBER = 5;
+  private long leaderNodeId_ = 0L;
   /**
    * <pre>
-   * Messages that wait for their time.
+   * The broker that leads the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>uint64 delayed = 5;</code>
-   * @return The delayed.
+   * <code>uint64 leader_node_id = 5;</code>
+   * @return The leaderNodeId.
    */
   @java.lang.Override
-  public long getDelayed() {
-    return delayed_;
+  public long getLeaderNodeId() {
+    return leaderNodeId_;
   }
 
   public static final int PAUSED_FIELD_NUMBER = 6;
@@ -214,6 +215,105 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int DELAYED_FIELD_NUMBER = 8;
+  private long delayed_ = 0L;
+  /**
+   * <pre>
+   * Messages that wait for their time.
+   * </pre>
+   *
+   * <code>uint64 delayed = 8;</code>
+   * @return The delayed.
+   */
+  @java.lang.Override
+  public long getDelayed() {
+    return delayed_;
+  }
+
+  public static final int COUNTERS_FIELD_NUMBER = 9;
+  private dev.faisca.fila.internal.v1.QueueCounters counters_;
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   * @return Whether the counters field is set.
+   */
+  @java.lang.Override
+  public boolean hasCounters() {
+    return ((bitField0_ & 0x00000001) != 0);
+  }
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   * @return The counters.
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.QueueCounters getCounters() {
+    return counters_ == null ? dev.faisca.fila.internal.v1.QueueCounters.getDefaultInstance() : counters_;
+  }
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.QueueCountersOrBuilder getCountersOrBuilder() {
+    return counters_ == null ? dev.faisca.fila.internal.v1.QueueCounters.getDefaultInstance() : counters_;
+  }
+
+  public static final int OLDEST_PENDING_AGE_MS_FIELD_NUMBER = 10;
+  private long oldestPendingAgeMs_ = 0L;
+  /**
+   * <pre>
+   * How long the message that could be delivered first had been waiting when the broker last
+   * looked, which it does every few seconds; 0 when there was none.
+   * </pre>
+   *
+   * <code>uint64 oldest_pending_age_ms = 10;</code>
+   * @return The oldestPendingAgeMs.
+   */
+  @java.lang.Override
+  public long getOldestPendingAgeMs() {
+    return oldestPendingAgeMs_;
+  }
+
+  public static final int THROTTLED_FIELD_NUMBER = 11;
+  private long throttled_ = 0L;
+  /**
+   * <pre>
+   * Waiting messages that a throttle key held back when the broker last looked.
+   * </pre>
+   *
+   * <code>uint64 throttled = 11;</code>
+   * @return The throttled.
+   */
+  @java.lang.Override
+  public long getThrottled() {
+    return throttled_;
+  }
+
+  public static final int DEAD_LETTERS_FIELD_NUMBER = 12;
+  private long deadLetters_ = 0L;
+  /**
+   * <pre>
+   * Messages in the queue's dead-letter queue.
+   * </pre>
+   *
+   * <code>uint64 dead_letters = 12;</code>
+   * @return The deadLetters.
+   */
+  @java.lang.Override
+  public long getDeadLetters() {
+    return deadLetters_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -240,14 +340,29 @@ private static final long serialVersionUID = 0L;
     if (activeConsumers_ != 0) {
       output.writeUInt32(4, activeConsumers_);
     }
-    if (delayed_ != 0L) {
-      output.writeUInt64(5, delayed_);
+    if (leaderNodeId_ != 0L) {
+      output.writeUInt64(5, leaderNodeId_);
     }
     if (paused_ != false) {
       output.writeBool(6, paused_);
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(deadLetterOf_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 7, deadLetterOf_);
+    }
+    if (delayed_ != 0L) {
+      output.writeUInt64(8, delayed_);
+    }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      output.writeMessage(9, getCounters());
+    }
+    if (oldestPendingAgeMs_ != 0L) {
+      output.writeUInt64(10, oldestPendingAgeMs_);
+    }
+    if (throttled_ != 0L) {
+      output.writeUInt64(11, throttled_);
+    }
+    if (deadLetters_ != 0L) {
+      output.writeUInt64(12, deadLetters_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -273,9 +388,9 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(4, activeConsumers_);
     }
-    if (delayed_ != 0L) {
+    if (leaderNodeId_ != 0L) {
       size += com.google.protobuf.CodedOutputStream
-        .computeUInt64Size(5, delayed_);
+        .computeUInt64Size(5, leaderNodeId_);
     }
     if (paused_ != false) {
       size += com.google.protobuf.CodedOutputStream
@@ -283,6 +398,26 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(deadLetterOf_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(7, deadLetterOf_);
+    }
+    if (delayed_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(8, delayed_);
+    }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(9, getCounters());
+    }
+    if (oldestPendingAgeMs_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(10, oldestPendingAgeMs_);
+    }
+    if (throttled_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(11, throttled_);
+    }
+    if (deadLetters_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(12, deadLetters_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -307,12 +442,25 @@ private static final long serialVersionUID = 0L;
         != other.getInFlight()) return false;
     if (getActiveConsumers()
         != other.getActiveConsumers()) return false;
-    if (getDelayed()
-        != other.getDelayed()) return false;
+    if (getLeaderNodeId()
+        != other.getLeaderNodeId()) return false;
     if (getPaused()
         != other.getPaused()) return false;
     if (!getDeadLetterOf()
         .equals(other.getDeadLetterOf())) return false;
+    if (getDelayed()
+        != other.getDelayed()) return false;
+    if (hasCounters() != other.hasCounters()) return false;
+    if (hasCounters()) {
+      if (!getCounters()
+          .equals(other.getCounters())) return false;
+    }
+    if (getOldestPendingAgeMs()
+        != other.getOldestPendingAgeMs()) return false;
+    if (getThrottled()
+        != other.getThrottled()) return false;
+    if (getDeadLetters()
+        != other.getDeadLetters()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -333,14 +481,30 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getInFlight();
     hash = (37 * hash) + ACTIVE_CONSUMERS_FIELD_NUMBER;
     hash = (53 * hash) + getActiveConsumers();
-    hash = (37 * hash) + DELAYED_FIELD_NUMBER;
+    hash = (37 * hash) + LEADER_NODE_ID_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
-        getDelayed());
+        getLeaderNodeId());
     hash = (37 * hash) + PAUSED_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
         getPaused());
     hash = (37 * hash) + DEAD_LETTER_OF_FIELD_NUMBER;
     hash = (53 * hash) + getDeadLetterOf().hashCode();
+    hash = (37 * hash) + DELAYED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getDelayed());
+    if (hasCounters()) {
+      hash = (37 * hash) + COUNTERS_FIELD_NUMBER;
+      hash = (53 * hash) + getCounters().hashCode();
+    }
+    hash = (37 * hash) + OLDEST_PENDING_AGE_MS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getOldestPendingAgeMs());
+    hash = (37 * hash) + THROTTLED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getThrottled());
+    hash = (37 * hash) + DEAD_LETTERS_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getDeadLetters());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -464,13 +628,19 @@ private static final long serialVersionUID = 0L;
 
     // Construct using dev.faisca.fila.internal.v1.QueueInfo.newBuilder()
     private Builder() {
-
+      maybeForceBuilderInitialization();
     }
 
     private Builder(
         com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
       super(parent);
-
+      maybeForceBuilderInitialization();
+    }
+    private void maybeForceBuilderInitialization() {
+      if (com.google.protobuf.GeneratedMessageV3
+              .alwaysUseFieldBuilders) {
+        getCountersFieldBuilder();
+      }
     }
     @java.lang.Override
     public Builder clear() {
@@ -480,9 +650,18 @@ private static final long serialVersionUID = 0L;
       depth_ = 0L;
       inFlight_ = 0;
       activeConsumers_ = 0;
-      delayed_ = 0L;
+      leaderNodeId_ = 0L;
       paused_ = false;
       deadLetterOf_ = "";
+      delayed_ = 0L;
+      counters_ = null;
+      if (countersBuilder_ != null) {
+        countersBuilder_.dispose();
+        countersBuilder_ = null;
+      }
+      oldestPendingAgeMs_ = 0L;
+      throttled_ = 0L;
+      deadLetters_ = 0L;
       return this;
     }
 
@@ -529,7 +708,7 @@ private static final long serialVersionUID = 0L;
         result.activeConsumers_ = activeConsumers_;
       }
       if (((from_bitField0_ & 0x00000010) != 0)) {
-        result.delayed_ = delayed_;
+        result.leaderNodeId_ = leaderNodeId_;
       }
       if (((from_bitField0_ & 0x00000020) != 0)) {
         result.paused_ = paused_;
@@ -537,6 +716,26 @@ private static final long serialVersionUID = 0L;
       if (((from_bitField0_ & 0x00000040) != 0)) {
         result.deadLetterOf_ = deadLetterOf_;
       }
+      if (((from_bitField0_ & 0x00000080) != 0)) {
+        result.delayed_ = delayed_;
+      }
+      int to_bitField0_ = 0;
+      if (((from_bitField0_ & 0x00000100) != 0)) {
+        result.counters_ = countersBuilder_ == null
+            ? counters_
+            : countersBuilder_.build();
+        to_bitField0_ |= 0x00000001;
+      }
+      if (((from_bitField0_ & 0x00000200) != 0)) {
+        result.oldestPendingAgeMs_ = oldestPendingAgeMs_;
+      }
+      if (((from_bitField0_ & 0x00000400) != 0)) {
+        result.throttled_ = throttled_;
+      }
+      if (((from_bitField0_ & 0x00000800) != 0)) {
+        result.deadLetters_ = deadLetters_;
+      }
+      result.bitField0_ |= to_bitField0_;
     }
 
     @java.lang.Override
@@ -597,8 +796,8 @@ private static final long serialVersionUID = 0L;
       if (other.getActiveConsumers() != 0) {
         setActiveConsumers(other.getActiveConsumers());
       }
-      if (other.getDelayed() != 0L) {
-        setDelayed(other.getDelayed());
+      if (other.getLeaderNodeId() != 0L) {
+        setLeaderNodeId(other.getLeaderNodeId());
       }
       if (other.getPaused() != false) {
         setPaused(other.getPaused());
@@ -607,6 +806,21 @@ private static final long serialVersionUID = 0L;
         deadLetterOf_ = other.deadLetterOf_;
         bitField0_ |= 0x00000040;
         onChanged();
+      }
+      if (other.getDelayed() != 0L) {
+        setDelayed(other.getDelayed());
+      }
+      if (other.hasCounters()) {
+        mergeCounters(other.getCounters());
+      }
+      if (other.getOldestPendingAgeMs() != 0L) {
+        setOldestPendingAgeMs(other.getOldestPendingAgeMs());
+      }
+      if (other.getThrottled() != 0L) {
+        setThrottled(other.getThrottled());
+      }
+      if (other.getDeadLetters() != 0L) {
+        setDeadLetters(other.getDeadLetters());
       }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
@@ -655,7 +869,7 @@ private static final long serialVersionUID = 0L;
               break;
             } // case 32
             case 40: {
-              delayed_ = input.readUInt64();
+              leaderNodeId_ = input.readUInt64();
               bitField0_ |= 0x00000010;
               break;
             } // case 40
@@ -669,6 +883,33 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000040;
               break;
             } // case 58
+            case 64: {
+              delayed_ = input.readUInt64();
+              bitField0_ |= 0x00000080;
+              break;
+            } // case 64
+            case 74: {
+              input.readMessage(
+                  getCountersFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              bitField0_ |= 0x00000100;
+              break;
+            } // case 74
+            case 80: {
+              oldestPendingAgeMs_ = input.readUInt64();
+              bitField0_ |= 0x00000200;
+              break;
+            } // case 80
+            case 88: {
+              throttled_ = input.readUInt64();
+              bitField0_ |= 0x00000400;
+              break;
+            } // case 88
+            case 96: {
+              deadLetters_ = input.readUInt64();
+              bitField0_ |= 0x00000800;
+              break;
+            } // case 96
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -910,46 +1151,46 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
-    private long delayed_ ;
+    private long leaderNodeId_ ;
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 5;</code>
-     * @return The delayed.
+     * <code>uint64 leader_node_id = 5;</code>
+     * @return The leaderNodeId.
      */
     @java.lang.Override
-    public long getDelayed() {
-      return delayed_;
+    public long getLeaderNodeId() {
+      return leaderNodeId_;
     }
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 5;</code>
-     * @param value The delayed to set.
+     * <code>uint64 leader_node_id = 5;</code>
+     * @param value The leaderNodeId to set.
      * @return This builder for chaining.
      */
-    public Builder setDelayed(long value) {
+    public Builder setLeaderNodeId(long value) {
 
-      delayed_ = value;
+      leaderNodeId_ = value;
       bitField0_ |= 0x00000010;
       onChanged();
       return this;
     }
     /**
      * <pre>
-     * Messages that wait for their time.
+     * The broker that leads the queue; 0 outside a cluster.
      * </pre>
      *
-     * <code>uint64 delayed = 5;</code>
+     * <code>uint64 leader_node_id = 5;</code>
      * @return This builder for chaining.
      */
-    public Builder clearDelayed() {
+    public Builder clearLeaderNodeId() {
       bitField0_ = (bitField0_ & ~0x00000010);
-      delayed_ = 0L;
+      leaderNodeId_ = 0L;
       onChanged();
       return this;
     }
@@ -1086,6 +1327,342 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       deadLetterOf_ = value;
       bitField0_ |= 0x00000040;
+      onChanged();
+      return this;
+    }
+
+    private long delayed_ ;
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 8;</code>
+     * @return The delayed.
+     */
+    @java.lang.Override
+    public long getDelayed() {
+      return delayed_;
+    }
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 8;</code>
+     * @param value The delayed to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDelayed(long value) {
+
+      delayed_ = value;
+      bitField0_ |= 0x00000080;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Messages that wait for their time.
+     * </pre>
+     *
+     * <code>uint64 delayed = 8;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDelayed() {
+      bitField0_ = (bitField0_ & ~0x00000080);
+      delayed_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private dev.faisca.fila.internal.v1.QueueCounters counters_;
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.faisca.fila.internal.v1.QueueCounters, dev.faisca.fila.internal.v1.QueueCounters.Builder, dev.faisca.fila.internal.v1.QueueCountersOrBuilder> countersBuilder_;
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     * @return Whether the counters field is set.
+     */
+    public boolean hasCounters() {
+      return ((bitField0_ & 0x00000100) != 0);
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     * @return The counters.
+     */
+    public dev.faisca.fila.internal.v1.QueueCounters getCounters() {
+      if (countersBuilder_ == null) {
+        return counters_ == null ? dev.faisca.fila.internal.v1.QueueCounters.getDefaultInstance() : counters_;
+      } else {
+        return countersBuilder_.getMessage();
+      }
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public Builder setCounters(dev.faisca.fila.internal.v1.QueueCounters value) {
+      if (countersBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        counters_ = value;
+      } else {
+        countersBuilder_.setMessage(value);
+      }
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public Builder setCounters(
+        dev.faisca.fila.internal.v1.QueueCounters.Builder builderForValue) {
+      if (countersBuilder_ == null) {
+        counters_ = builderForValue.build();
+      } else {
+        countersBuilder_.setMessage(builderForValue.build());
+      }
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public Builder mergeCounters(dev.faisca.fila.internal.v1.QueueCounters value) {
+      if (countersBuilder_ == null) {
+        if (((bitField0_ & 0x00000100) != 0) &&
+          counters_ != null &&
+          counters_ != dev.faisca.fila.internal.v1.QueueCounters.getDefaultInstance()) {
+          getCountersBuilder().mergeFrom(value);
+        } else {
+          counters_ = value;
+        }
+      } else {
+        countersBuilder_.mergeFrom(value);
+      }
+      if (counters_ != null) {
+        bitField0_ |= 0x00000100;
+        onChanged();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public Builder clearCounters() {
+      bitField0_ = (bitField0_ & ~0x00000100);
+      counters_ = null;
+      if (countersBuilder_ != null) {
+        countersBuilder_.dispose();
+        countersBuilder_ = null;
+      }
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.QueueCounters.Builder getCountersBuilder() {
+      bitField0_ |= 0x00000100;
+      onChanged();
+      return getCountersFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    public dev.faisca.fila.internal.v1.QueueCountersOrBuilder getCountersOrBuilder() {
+      if (countersBuilder_ != null) {
+        return countersBuilder_.getMessageOrBuilder();
+      } else {
+        return counters_ == null ?
+            dev.faisca.fila.internal.v1.QueueCounters.getDefaultInstance() : counters_;
+      }
+    }
+    /**
+     * <pre>
+     * What happened since the broker started.
+     * </pre>
+     *
+     * <code>.fila.v1.QueueCounters counters = 9;</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.faisca.fila.internal.v1.QueueCounters, dev.faisca.fila.internal.v1.QueueCounters.Builder, dev.faisca.fila.internal.v1.QueueCountersOrBuilder> 
+        getCountersFieldBuilder() {
+      if (countersBuilder_ == null) {
+        countersBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            dev.faisca.fila.internal.v1.QueueCounters, dev.faisca.fila.internal.v1.QueueCounters.Builder, dev.faisca.fila.internal.v1.QueueCountersOrBuilder>(
+                getCounters(),
+                getParentForChildren(),
+                isClean());
+        counters_ = null;
+      }
+      return countersBuilder_;
+    }
+
+    private long oldestPendingAgeMs_ ;
+    /**
+     * <pre>
+     * How long the message that could be delivered first had been waiting when the broker last
+     * looked, which it does every few seconds; 0 when there was none.
+     * </pre>
+     *
+     * <code>uint64 oldest_pending_age_ms = 10;</code>
+     * @return The oldestPendingAgeMs.
+     */
+    @java.lang.Override
+    public long getOldestPendingAgeMs() {
+      return oldestPendingAgeMs_;
+    }
+    /**
+     * <pre>
+     * How long the message that could be delivered first had been waiting when the broker last
+     * looked, which it does every few seconds; 0 when there was none.
+     * </pre>
+     *
+     * <code>uint64 oldest_pending_age_ms = 10;</code>
+     * @param value The oldestPendingAgeMs to set.
+     * @return This builder for chaining.
+     */
+    public Builder setOldestPendingAgeMs(long value) {
+
+      oldestPendingAgeMs_ = value;
+      bitField0_ |= 0x00000200;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * How long the message that could be delivered first had been waiting when the broker last
+     * looked, which it does every few seconds; 0 when there was none.
+     * </pre>
+     *
+     * <code>uint64 oldest_pending_age_ms = 10;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearOldestPendingAgeMs() {
+      bitField0_ = (bitField0_ & ~0x00000200);
+      oldestPendingAgeMs_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private long throttled_ ;
+    /**
+     * <pre>
+     * Waiting messages that a throttle key held back when the broker last looked.
+     * </pre>
+     *
+     * <code>uint64 throttled = 11;</code>
+     * @return The throttled.
+     */
+    @java.lang.Override
+    public long getThrottled() {
+      return throttled_;
+    }
+    /**
+     * <pre>
+     * Waiting messages that a throttle key held back when the broker last looked.
+     * </pre>
+     *
+     * <code>uint64 throttled = 11;</code>
+     * @param value The throttled to set.
+     * @return This builder for chaining.
+     */
+    public Builder setThrottled(long value) {
+
+      throttled_ = value;
+      bitField0_ |= 0x00000400;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Waiting messages that a throttle key held back when the broker last looked.
+     * </pre>
+     *
+     * <code>uint64 throttled = 11;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearThrottled() {
+      bitField0_ = (bitField0_ & ~0x00000400);
+      throttled_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private long deadLetters_ ;
+    /**
+     * <pre>
+     * Messages in the queue's dead-letter queue.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 12;</code>
+     * @return The deadLetters.
+     */
+    @java.lang.Override
+    public long getDeadLetters() {
+      return deadLetters_;
+    }
+    /**
+     * <pre>
+     * Messages in the queue's dead-letter queue.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 12;</code>
+     * @param value The deadLetters to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDeadLetters(long value) {
+
+      deadLetters_ = value;
+      bitField0_ |= 0x00000800;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Messages in the queue's dead-letter queue.
+     * </pre>
+     *
+     * <code>uint64 dead_letters = 12;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDeadLetters() {
+      bitField0_ = (bitField0_ & ~0x00000800);
+      deadLetters_ = 0L;
       onChanged();
       return this;
     }

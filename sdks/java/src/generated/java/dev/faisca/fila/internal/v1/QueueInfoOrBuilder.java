@@ -60,13 +60,13 @@ public interface QueueInfoOrBuilder extends
 
   /**
    * <pre>
-   * Messages that wait for their time.
+   * The broker that leads the queue; 0 outside a cluster.
    * </pre>
    *
-   * <code>uint64 delayed = 5;</code>
-   * @return The delayed.
+   * <code>uint64 leader_node_id = 5;</code>
+   * @return The leaderNodeId.
    */
-  long getDelayed();
+  long getLeaderNodeId();
 
   /**
    * <pre>
@@ -97,4 +97,72 @@ public interface QueueInfoOrBuilder extends
    */
   com.google.protobuf.ByteString
       getDeadLetterOfBytes();
+
+  /**
+   * <pre>
+   * Messages that wait for their time.
+   * </pre>
+   *
+   * <code>uint64 delayed = 8;</code>
+   * @return The delayed.
+   */
+  long getDelayed();
+
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   * @return Whether the counters field is set.
+   */
+  boolean hasCounters();
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   * @return The counters.
+   */
+  dev.faisca.fila.internal.v1.QueueCounters getCounters();
+  /**
+   * <pre>
+   * What happened since the broker started.
+   * </pre>
+   *
+   * <code>.fila.v1.QueueCounters counters = 9;</code>
+   */
+  dev.faisca.fila.internal.v1.QueueCountersOrBuilder getCountersOrBuilder();
+
+  /**
+   * <pre>
+   * How long the message that could be delivered first had been waiting when the broker last
+   * looked, which it does every few seconds; 0 when there was none.
+   * </pre>
+   *
+   * <code>uint64 oldest_pending_age_ms = 10;</code>
+   * @return The oldestPendingAgeMs.
+   */
+  long getOldestPendingAgeMs();
+
+  /**
+   * <pre>
+   * Waiting messages that a throttle key held back when the broker last looked.
+   * </pre>
+   *
+   * <code>uint64 throttled = 11;</code>
+   * @return The throttled.
+   */
+  long getThrottled();
+
+  /**
+   * <pre>
+   * Messages in the queue's dead-letter queue.
+   * </pre>
+   *
+   * <code>uint64 dead_letters = 12;</code>
+   * @return The deadLetters.
+   */
+  long getDeadLetters();
 }

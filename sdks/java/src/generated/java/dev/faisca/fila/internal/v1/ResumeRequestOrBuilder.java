@@ -47,4 +47,26 @@ public interface ResumeRequestOrBuilder extends
    */
   com.google.protobuf.ByteString
       getFairnessKeyBytes();
+
+  /**
+   * <pre>
+   * The throttle key, whoever paused it: an operator, or a consumer that reported backpressure.
+   * Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The throttleKey.
+   */
+  java.lang.String getThrottleKey();
+  /**
+   * <pre>
+   * The throttle key, whoever paused it: an operator, or a consumer that reported backpressure.
+   * Excludes queue and fairness_key.
+   * </pre>
+   *
+   * <code>string throttle_key = 3;</code>
+   * @return The bytes for throttleKey.
+   */
+  com.google.protobuf.ByteString
+      getThrottleKeyBytes();
 }

@@ -125,6 +125,41 @@ public final class Service {
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_ExtendLeaseResult_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_SettleGrantsRequest_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_SettleGrantsRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GrantSettlement_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GrantSettlement_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GrantAck_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GrantAck_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GrantNack_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GrantNack_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GrantExtension_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GrantExtension_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_SettleGrantsResponse_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_SettleGrantsResponse_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_GrantResult_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_GrantResult_fieldAccessorTable;
 
   public static com.google.protobuf.Descriptors.FileDescriptor
       getDescriptor() {
@@ -180,23 +215,41 @@ public final class Service {
       "\032.fila.v1.ExtendLeaseResult\"l\n\021ExtendLea" +
       "seResult\022!\n\005error\030\001 \001(\0132\022.fila.v1.ItemEr" +
       "ror\0224\n\020lease_expires_at\030\002 \001(\0132\032.google.p" +
-      "rotobuf.Timestamp2\314\004\n\013FilaService\022<\n\007Enq" +
-      "ueue\022\027.fila.v1.EnqueueRequest\032\030.fila.v1." +
-      "EnqueueResponse\022K\n\014EnqueueBatch\022\034.fila.v" +
-      "1.EnqueueBatchRequest\032\035.fila.v1.EnqueueB" +
-      "atchResponse\022>\n\007Consume\022\027.fila.v1.Consum" +
-      "eRequest\032\030.fila.v1.ConsumeResponse0\001\022<\n\007" +
-      "Receive\022\027.fila.v1.ReceiveRequest\032\030.fila." +
-      "v1.ReceiveResponse\0220\n\003Ack\022\023.fila.v1.AckR" +
-      "equest\032\024.fila.v1.AckResponse\0223\n\004Nack\022\024.f" +
-      "ila.v1.NackRequest\032\025.fila.v1.NackRespons" +
-      "e\022?\n\010AckBatch\022\030.fila.v1.AckBatchRequest\032" +
-      "\031.fila.v1.AckBatchResponse\022B\n\tNackBatch\022" +
-      "\031.fila.v1.NackBatchRequest\032\032.fila.v1.Nac" +
-      "kBatchResponse\022H\n\013ExtendLease\022\033.fila.v1." +
-      "ExtendLeaseRequest\032\034.fila.v1.ExtendLease" +
-      "ResponseB\037\n\033dev.faisca.fila.internal.v1P" +
-      "\001b\006proto3"
+      "rotobuf.Timestamp\"D\n\023SettleGrantsRequest" +
+      "\022-\n\013settlements\030\001 \003(\0132\030.fila.v1.GrantSet" +
+      "tlement\"\347\001\n\017GrantSettlement\022\r\n\005queue\030\001 \001" +
+      "(\t\022\023\n\013lease_token\030\002 \001(\t\022\032\n\022except_messag" +
+      "e_ids\030\003 \003(\t\022\031\n\021expected_messages\030\004 \001(\r\022 " +
+      "\n\003ack\030\005 \001(\0132\021.fila.v1.GrantAckH\000\022\"\n\004nack" +
+      "\030\006 \001(\0132\022.fila.v1.GrantNackH\000\022)\n\006extend\030\007" +
+      " \001(\0132\027.fila.v1.GrantExtensionH\000B\010\n\006actio" +
+      "n\"\n\n\010GrantAck\"`\n\tGrantNack\022\r\n\005error\030\001 \001(" +
+      "\t\022\033\n\016retry_after_ms\030\002 \001(\004H\000\210\001\001\022\024\n\014thrott" +
+      "le_key\030\003 \001(\tB\021\n\017_retry_after_ms\"#\n\016Grant" +
+      "Extension\022\021\n\textend_ms\030\001 \001(\004\"=\n\024SettleGr" +
+      "antsResponse\022%\n\007results\030\001 \003(\0132\024.fila.v1." +
+      "GrantResult\"x\n\013GrantResult\022!\n\005error\030\001 \001(" +
+      "\0132\022.fila.v1.ItemError\022\020\n\010messages\030\002 \001(\r\022" +
+      "4\n\020lease_expires_at\030\003 \001(\0132\032.google.proto" +
+      "buf.Timestamp2\231\005\n\013FilaService\022<\n\007Enqueue" +
+      "\022\027.fila.v1.EnqueueRequest\032\030.fila.v1.Enqu" +
+      "eueResponse\022K\n\014EnqueueBatch\022\034.fila.v1.En" +
+      "queueBatchRequest\032\035.fila.v1.EnqueueBatch" +
+      "Response\022>\n\007Consume\022\027.fila.v1.ConsumeReq" +
+      "uest\032\030.fila.v1.ConsumeResponse0\001\022<\n\007Rece" +
+      "ive\022\027.fila.v1.ReceiveRequest\032\030.fila.v1.R" +
+      "eceiveResponse\0220\n\003Ack\022\023.fila.v1.AckReque" +
+      "st\032\024.fila.v1.AckResponse\0223\n\004Nack\022\024.fila." +
+      "v1.NackRequest\032\025.fila.v1.NackResponse\022?\n" +
+      "\010AckBatch\022\030.fila.v1.AckBatchRequest\032\031.fi" +
+      "la.v1.AckBatchResponse\022B\n\tNackBatch\022\031.fi" +
+      "la.v1.NackBatchRequest\032\032.fila.v1.NackBat" +
+      "chResponse\022H\n\013ExtendLease\022\033.fila.v1.Exte" +
+      "ndLeaseRequest\032\034.fila.v1.ExtendLeaseResp" +
+      "onse\022K\n\014SettleGrants\022\034.fila.v1.SettleGra" +
+      "ntsRequest\032\035.fila.v1.SettleGrantsRespons" +
+      "eB\037\n\033dev.faisca.fila.internal.v1P\001b\006prot" +
+      "o3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -336,6 +389,48 @@ public final class Service {
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_ExtendLeaseResult_descriptor,
         new java.lang.String[] { "Error", "LeaseExpiresAt", });
+    internal_static_fila_v1_SettleGrantsRequest_descriptor =
+      getDescriptor().getMessageTypes().get(21);
+    internal_static_fila_v1_SettleGrantsRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_SettleGrantsRequest_descriptor,
+        new java.lang.String[] { "Settlements", });
+    internal_static_fila_v1_GrantSettlement_descriptor =
+      getDescriptor().getMessageTypes().get(22);
+    internal_static_fila_v1_GrantSettlement_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GrantSettlement_descriptor,
+        new java.lang.String[] { "Queue", "LeaseToken", "ExceptMessageIds", "ExpectedMessages", "Ack", "Nack", "Extend", "Action", });
+    internal_static_fila_v1_GrantAck_descriptor =
+      getDescriptor().getMessageTypes().get(23);
+    internal_static_fila_v1_GrantAck_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GrantAck_descriptor,
+        new java.lang.String[] { });
+    internal_static_fila_v1_GrantNack_descriptor =
+      getDescriptor().getMessageTypes().get(24);
+    internal_static_fila_v1_GrantNack_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GrantNack_descriptor,
+        new java.lang.String[] { "Error", "RetryAfterMs", "ThrottleKey", });
+    internal_static_fila_v1_GrantExtension_descriptor =
+      getDescriptor().getMessageTypes().get(25);
+    internal_static_fila_v1_GrantExtension_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GrantExtension_descriptor,
+        new java.lang.String[] { "ExtendMs", });
+    internal_static_fila_v1_SettleGrantsResponse_descriptor =
+      getDescriptor().getMessageTypes().get(26);
+    internal_static_fila_v1_SettleGrantsResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_SettleGrantsResponse_descriptor,
+        new java.lang.String[] { "Results", });
+    internal_static_fila_v1_GrantResult_descriptor =
+      getDescriptor().getMessageTypes().get(27);
+    internal_static_fila_v1_GrantResult_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_GrantResult_descriptor,
+        new java.lang.String[] { "Error", "Messages", "LeaseExpiresAt", });
     dev.faisca.fila.internal.v1.Messages.getDescriptor();
     com.google.protobuf.TimestampProto.getDescriptor();
   }

@@ -94,16 +94,16 @@ private static final long serialVersionUID = 0L;
 
   public static final int ACL_FIELD_NUMBER = 2;
   @SuppressWarnings("serial")
-  private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_;
+  private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_;
   /**
    * <pre>
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   @java.lang.Override
-  public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+  public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
     return acl_;
   }
   /**
@@ -111,10 +111,10 @@ private static final long serialVersionUID = 0L;
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   @java.lang.Override
-  public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList() {
     return acl_;
   }
@@ -123,7 +123,7 @@ private static final long serialVersionUID = 0L;
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   @java.lang.Override
   public int getAclCount() {
@@ -134,10 +134,10 @@ private static final long serialVersionUID = 0L;
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+  public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
     return acl_.get(index);
   }
   /**
@@ -145,10 +145,10 @@ private static final long serialVersionUID = 0L;
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index) {
     return acl_.get(index);
   }
@@ -526,9 +526,9 @@ private static final long serialVersionUID = 0L;
               break;
             } // case 10
             case 18: {
-              dev.faisca.fila.internal.v1.AclEntry m =
+              dev.faisca.fila.internal.v1.AclPermission m =
                   input.readMessage(
-                      dev.faisca.fila.internal.v1.AclEntry.parser(),
+                      dev.faisca.fila.internal.v1.AclPermission.parser(),
                       extensionRegistry);
               if (aclBuilder_ == null) {
                 ensureAclIsMutable();
@@ -647,26 +647,26 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
-    private java.util.List<dev.faisca.fila.internal.v1.AclEntry> acl_ =
+    private java.util.List<dev.faisca.fila.internal.v1.AclPermission> acl_ =
       java.util.Collections.emptyList();
     private void ensureAclIsMutable() {
       if (!((bitField0_ & 0x00000002) != 0)) {
-        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclEntry>(acl_);
+        acl_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.AclPermission>(acl_);
         bitField0_ |= 0x00000002;
        }
     }
 
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> aclBuilder_;
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> aclBuilder_;
 
     /**
      * <pre>
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry> getAclList() {
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission> getAclList() {
       if (aclBuilder_ == null) {
         return java.util.Collections.unmodifiableList(acl_);
       } else {
@@ -678,7 +678,7 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public int getAclCount() {
       if (aclBuilder_ == null) {
@@ -692,9 +692,9 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry getAcl(int index) {
+    public dev.faisca.fila.internal.v1.AclPermission getAcl(int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);
       } else {
@@ -706,10 +706,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -727,10 +727,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder setAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.set(index, builderForValue.build());
@@ -745,9 +745,9 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public Builder addAcl(dev.faisca.fila.internal.v1.AclEntry value) {
+    public Builder addAcl(dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -765,10 +765,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry value) {
+        int index, dev.faisca.fila.internal.v1.AclPermission value) {
       if (aclBuilder_ == null) {
         if (value == null) {
           throw new NullPointerException();
@@ -786,10 +786,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder addAcl(
-        dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(builderForValue.build());
@@ -804,10 +804,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder addAcl(
-        int index, dev.faisca.fila.internal.v1.AclEntry.Builder builderForValue) {
+        int index, dev.faisca.fila.internal.v1.AclPermission.Builder builderForValue) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         acl_.add(index, builderForValue.build());
@@ -822,10 +822,10 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder addAllAcl(
-        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclEntry> values) {
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.AclPermission> values) {
       if (aclBuilder_ == null) {
         ensureAclIsMutable();
         com.google.protobuf.AbstractMessageLite.Builder.addAll(
@@ -841,7 +841,7 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder clearAcl() {
       if (aclBuilder_ == null) {
@@ -858,7 +858,7 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
     public Builder removeAcl(int index) {
       if (aclBuilder_ == null) {
@@ -875,9 +875,9 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder getAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder getAclBuilder(
         int index) {
       return getAclFieldBuilder().getBuilder(index);
     }
@@ -886,9 +886,9 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+    public dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
         int index) {
       if (aclBuilder_ == null) {
         return acl_.get(index);  } else {
@@ -900,9 +900,9 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+    public java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
          getAclOrBuilderList() {
       if (aclBuilder_ != null) {
         return aclBuilder_.getMessageOrBuilderList();
@@ -915,41 +915,41 @@ private static final long serialVersionUID = 0L;
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder() {
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder() {
       return getAclFieldBuilder().addBuilder(
-          dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public dev.faisca.fila.internal.v1.AclEntry.Builder addAclBuilder(
+    public dev.faisca.fila.internal.v1.AclPermission.Builder addAclBuilder(
         int index) {
       return getAclFieldBuilder().addBuilder(
-          index, dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance());
+          index, dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance());
     }
     /**
      * <pre>
      * What it may do from now on; never more than the caller's own key.
      * </pre>
      *
-     * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+     * <code>repeated .fila.v1.AclPermission acl = 2;</code>
      */
-    public java.util.List<dev.faisca.fila.internal.v1.AclEntry.Builder> 
+    public java.util.List<dev.faisca.fila.internal.v1.AclPermission.Builder> 
          getAclBuilderList() {
       return getAclFieldBuilder().getBuilderList();
     }
     private com.google.protobuf.RepeatedFieldBuilderV3<
-        dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+        dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
         getAclFieldBuilder() {
       if (aclBuilder_ == null) {
         aclBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
-            dev.faisca.fila.internal.v1.AclEntry, dev.faisca.fila.internal.v1.AclEntry.Builder, dev.faisca.fila.internal.v1.AclEntryOrBuilder>(
+            dev.faisca.fila.internal.v1.AclPermission, dev.faisca.fila.internal.v1.AclPermission.Builder, dev.faisca.fila.internal.v1.AclPermissionOrBuilder>(
                 acl_,
                 ((bitField0_ & 0x00000002) != 0),
                 getParentForChildren(),

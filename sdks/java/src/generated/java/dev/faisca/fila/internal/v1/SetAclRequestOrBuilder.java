@@ -33,24 +33,24 @@ public interface SetAclRequestOrBuilder extends
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
-  java.util.List<dev.faisca.fila.internal.v1.AclEntry> 
+  java.util.List<dev.faisca.fila.internal.v1.AclPermission> 
       getAclList();
   /**
    * <pre>
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntry getAcl(int index);
+  dev.faisca.fila.internal.v1.AclPermission getAcl(int index);
   /**
    * <pre>
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
   int getAclCount();
   /**
@@ -58,17 +58,17 @@ public interface SetAclRequestOrBuilder extends
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
-  java.util.List<? extends dev.faisca.fila.internal.v1.AclEntryOrBuilder> 
+  java.util.List<? extends dev.faisca.fila.internal.v1.AclPermissionOrBuilder> 
       getAclOrBuilderList();
   /**
    * <pre>
    * What it may do from now on; never more than the caller's own key.
    * </pre>
    *
-   * <code>repeated .fila.v1.AclEntry acl = 2;</code>
+   * <code>repeated .fila.v1.AclPermission acl = 2;</code>
    */
-  dev.faisca.fila.internal.v1.AclEntryOrBuilder getAclOrBuilder(
+  dev.faisca.fila.internal.v1.AclPermissionOrBuilder getAclOrBuilder(
       int index);
 }

@@ -6,7 +6,7 @@ package dev.faisca.fila.internal.v1;
 
 /**
  * <pre>
- * Sets one runtime configuration entry.
+ * Sets runtime configuration: one entry by key and value, or several by entries.
  * </pre>
  *
  * Protobuf type {@code fila.v1.SetConfigRequest}
@@ -23,6 +23,7 @@ private static final long serialVersionUID = 0L;
   private SetConfigRequest() {
     key_ = "";
     value_ = "";
+    entries_ = java.util.Collections.emptyList();
   }
 
   @java.lang.Override
@@ -52,6 +53,8 @@ private static final long serialVersionUID = 0L;
    * <pre>
    * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
    * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+   * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+   * setting, a setting of its own wins, and so does a longer pattern.
    * </pre>
    *
    * <code>string key = 1;</code>
@@ -74,6 +77,8 @@ private static final long serialVersionUID = 0L;
    * <pre>
    * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
    * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+   * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+   * setting, a setting of its own wins, and so does a longer pattern.
    * </pre>
    *
    * <code>string key = 1;</code>
@@ -99,7 +104,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object value_ = "";
   /**
    * <pre>
-   * At most 64 KiB.
+   * At most 64 KiB; empty removes the entry.
    * </pre>
    *
    * <code>string value = 2;</code>
@@ -120,7 +125,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * At most 64 KiB.
+   * At most 64 KiB; empty removes the entry.
    * </pre>
    *
    * <code>string value = 2;</code>
@@ -139,6 +144,67 @@ private static final long serialVersionUID = 0L;
     } else {
       return (com.google.protobuf.ByteString) ref;
     }
+  }
+
+  public static final int ENTRIES_FIELD_NUMBER = 3;
+  @SuppressWarnings("serial")
+  private java.util.List<dev.faisca.fila.internal.v1.ConfigEntry> entries_;
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  @java.lang.Override
+  public java.util.List<dev.faisca.fila.internal.v1.ConfigEntry> getEntriesList() {
+    return entries_;
+  }
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends dev.faisca.fila.internal.v1.ConfigEntryOrBuilder> 
+      getEntriesOrBuilderList() {
+    return entries_;
+  }
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  @java.lang.Override
+  public int getEntriesCount() {
+    return entries_.size();
+  }
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.ConfigEntry getEntries(int index) {
+    return entries_.get(index);
+  }
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  @java.lang.Override
+  public dev.faisca.fila.internal.v1.ConfigEntryOrBuilder getEntriesOrBuilder(
+      int index) {
+    return entries_.get(index);
   }
 
   private byte memoizedIsInitialized = -1;
@@ -161,6 +227,9 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(value_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 2, value_);
     }
+    for (int i = 0; i < entries_.size(); i++) {
+      output.writeMessage(3, entries_.get(i));
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -175,6 +244,10 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(value_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(2, value_);
+    }
+    for (int i = 0; i < entries_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(3, entries_.get(i));
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -195,6 +268,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getKey())) return false;
     if (!getValue()
         .equals(other.getValue())) return false;
+    if (!getEntriesList()
+        .equals(other.getEntriesList())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -210,6 +285,10 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getKey().hashCode();
     hash = (37 * hash) + VALUE_FIELD_NUMBER;
     hash = (53 * hash) + getValue().hashCode();
+    if (getEntriesCount() > 0) {
+      hash = (37 * hash) + ENTRIES_FIELD_NUMBER;
+      hash = (53 * hash) + getEntriesList().hashCode();
+    }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -309,7 +388,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Sets one runtime configuration entry.
+   * Sets runtime configuration: one entry by key and value, or several by entries.
    * </pre>
    *
    * Protobuf type {@code fila.v1.SetConfigRequest}
@@ -347,6 +426,13 @@ private static final long serialVersionUID = 0L;
       bitField0_ = 0;
       key_ = "";
       value_ = "";
+      if (entriesBuilder_ == null) {
+        entries_ = java.util.Collections.emptyList();
+      } else {
+        entries_ = null;
+        entriesBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00000004);
       return this;
     }
 
@@ -373,9 +459,22 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public dev.faisca.fila.internal.v1.SetConfigRequest buildPartial() {
       dev.faisca.fila.internal.v1.SetConfigRequest result = new dev.faisca.fila.internal.v1.SetConfigRequest(this);
+      buildPartialRepeatedFields(result);
       if (bitField0_ != 0) { buildPartial0(result); }
       onBuilt();
       return result;
+    }
+
+    private void buildPartialRepeatedFields(dev.faisca.fila.internal.v1.SetConfigRequest result) {
+      if (entriesBuilder_ == null) {
+        if (((bitField0_ & 0x00000004) != 0)) {
+          entries_ = java.util.Collections.unmodifiableList(entries_);
+          bitField0_ = (bitField0_ & ~0x00000004);
+        }
+        result.entries_ = entries_;
+      } else {
+        result.entries_ = entriesBuilder_.build();
+      }
     }
 
     private void buildPartial0(dev.faisca.fila.internal.v1.SetConfigRequest result) {
@@ -442,6 +541,32 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000002;
         onChanged();
       }
+      if (entriesBuilder_ == null) {
+        if (!other.entries_.isEmpty()) {
+          if (entries_.isEmpty()) {
+            entries_ = other.entries_;
+            bitField0_ = (bitField0_ & ~0x00000004);
+          } else {
+            ensureEntriesIsMutable();
+            entries_.addAll(other.entries_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.entries_.isEmpty()) {
+          if (entriesBuilder_.isEmpty()) {
+            entriesBuilder_.dispose();
+            entriesBuilder_ = null;
+            entries_ = other.entries_;
+            bitField0_ = (bitField0_ & ~0x00000004);
+            entriesBuilder_ = 
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getEntriesFieldBuilder() : null;
+          } else {
+            entriesBuilder_.addAllMessages(other.entries_);
+          }
+        }
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -478,6 +603,19 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000002;
               break;
             } // case 18
+            case 26: {
+              dev.faisca.fila.internal.v1.ConfigEntry m =
+                  input.readMessage(
+                      dev.faisca.fila.internal.v1.ConfigEntry.parser(),
+                      extensionRegistry);
+              if (entriesBuilder_ == null) {
+                ensureEntriesIsMutable();
+                entries_.add(m);
+              } else {
+                entriesBuilder_.addMessage(m);
+              }
+              break;
+            } // case 26
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -500,6 +638,8 @@ private static final long serialVersionUID = 0L;
      * <pre>
      * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
      * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+     * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+     * setting, a setting of its own wins, and so does a longer pattern.
      * </pre>
      *
      * <code>string key = 1;</code>
@@ -521,6 +661,8 @@ private static final long serialVersionUID = 0L;
      * <pre>
      * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
      * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+     * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+     * setting, a setting of its own wins, and so does a longer pattern.
      * </pre>
      *
      * <code>string key = 1;</code>
@@ -543,6 +685,8 @@ private static final long serialVersionUID = 0L;
      * <pre>
      * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
      * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+     * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+     * setting, a setting of its own wins, and so does a longer pattern.
      * </pre>
      *
      * <code>string key = 1;</code>
@@ -561,6 +705,8 @@ private static final long serialVersionUID = 0L;
      * <pre>
      * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
      * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+     * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+     * setting, a setting of its own wins, and so does a longer pattern.
      * </pre>
      *
      * <code>string key = 1;</code>
@@ -576,6 +722,8 @@ private static final long serialVersionUID = 0L;
      * <pre>
      * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
      * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+     * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+     * setting, a setting of its own wins, and so does a longer pattern.
      * </pre>
      *
      * <code>string key = 1;</code>
@@ -595,7 +743,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object value_ = "";
     /**
      * <pre>
-     * At most 64 KiB.
+     * At most 64 KiB; empty removes the entry.
      * </pre>
      *
      * <code>string value = 2;</code>
@@ -615,7 +763,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At most 64 KiB.
+     * At most 64 KiB; empty removes the entry.
      * </pre>
      *
      * <code>string value = 2;</code>
@@ -636,7 +784,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At most 64 KiB.
+     * At most 64 KiB; empty removes the entry.
      * </pre>
      *
      * <code>string value = 2;</code>
@@ -653,7 +801,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At most 64 KiB.
+     * At most 64 KiB; empty removes the entry.
      * </pre>
      *
      * <code>string value = 2;</code>
@@ -667,7 +815,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At most 64 KiB.
+     * At most 64 KiB; empty removes the entry.
      * </pre>
      *
      * <code>string value = 2;</code>
@@ -682,6 +830,318 @@ private static final long serialVersionUID = 0L;
       bitField0_ |= 0x00000002;
       onChanged();
       return this;
+    }
+
+    private java.util.List<dev.faisca.fila.internal.v1.ConfigEntry> entries_ =
+      java.util.Collections.emptyList();
+    private void ensureEntriesIsMutable() {
+      if (!((bitField0_ & 0x00000004) != 0)) {
+        entries_ = new java.util.ArrayList<dev.faisca.fila.internal.v1.ConfigEntry>(entries_);
+        bitField0_ |= 0x00000004;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.ConfigEntry, dev.faisca.fila.internal.v1.ConfigEntry.Builder, dev.faisca.fila.internal.v1.ConfigEntryOrBuilder> entriesBuilder_;
+
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.ConfigEntry> getEntriesList() {
+      if (entriesBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(entries_);
+      } else {
+        return entriesBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public int getEntriesCount() {
+      if (entriesBuilder_ == null) {
+        return entries_.size();
+      } else {
+        return entriesBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConfigEntry getEntries(int index) {
+      if (entriesBuilder_ == null) {
+        return entries_.get(index);
+      } else {
+        return entriesBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder setEntries(
+        int index, dev.faisca.fila.internal.v1.ConfigEntry value) {
+      if (entriesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureEntriesIsMutable();
+        entries_.set(index, value);
+        onChanged();
+      } else {
+        entriesBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder setEntries(
+        int index, dev.faisca.fila.internal.v1.ConfigEntry.Builder builderForValue) {
+      if (entriesBuilder_ == null) {
+        ensureEntriesIsMutable();
+        entries_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        entriesBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder addEntries(dev.faisca.fila.internal.v1.ConfigEntry value) {
+      if (entriesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureEntriesIsMutable();
+        entries_.add(value);
+        onChanged();
+      } else {
+        entriesBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder addEntries(
+        int index, dev.faisca.fila.internal.v1.ConfigEntry value) {
+      if (entriesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureEntriesIsMutable();
+        entries_.add(index, value);
+        onChanged();
+      } else {
+        entriesBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder addEntries(
+        dev.faisca.fila.internal.v1.ConfigEntry.Builder builderForValue) {
+      if (entriesBuilder_ == null) {
+        ensureEntriesIsMutable();
+        entries_.add(builderForValue.build());
+        onChanged();
+      } else {
+        entriesBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder addEntries(
+        int index, dev.faisca.fila.internal.v1.ConfigEntry.Builder builderForValue) {
+      if (entriesBuilder_ == null) {
+        ensureEntriesIsMutable();
+        entries_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        entriesBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder addAllEntries(
+        java.lang.Iterable<? extends dev.faisca.fila.internal.v1.ConfigEntry> values) {
+      if (entriesBuilder_ == null) {
+        ensureEntriesIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, entries_);
+        onChanged();
+      } else {
+        entriesBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder clearEntries() {
+      if (entriesBuilder_ == null) {
+        entries_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00000004);
+        onChanged();
+      } else {
+        entriesBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public Builder removeEntries(int index) {
+      if (entriesBuilder_ == null) {
+        ensureEntriesIsMutable();
+        entries_.remove(index);
+        onChanged();
+      } else {
+        entriesBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConfigEntry.Builder getEntriesBuilder(
+        int index) {
+      return getEntriesFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConfigEntryOrBuilder getEntriesOrBuilder(
+        int index) {
+      if (entriesBuilder_ == null) {
+        return entries_.get(index);  } else {
+        return entriesBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public java.util.List<? extends dev.faisca.fila.internal.v1.ConfigEntryOrBuilder> 
+         getEntriesOrBuilderList() {
+      if (entriesBuilder_ != null) {
+        return entriesBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(entries_);
+      }
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConfigEntry.Builder addEntriesBuilder() {
+      return getEntriesFieldBuilder().addBuilder(
+          dev.faisca.fila.internal.v1.ConfigEntry.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public dev.faisca.fila.internal.v1.ConfigEntry.Builder addEntriesBuilder(
+        int index) {
+      return getEntriesFieldBuilder().addBuilder(
+          index, dev.faisca.fila.internal.v1.ConfigEntry.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * Set together, all or none. Excludes key and value.
+     * </pre>
+     *
+     * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+     */
+    public java.util.List<dev.faisca.fila.internal.v1.ConfigEntry.Builder> 
+         getEntriesBuilderList() {
+      return getEntriesFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        dev.faisca.fila.internal.v1.ConfigEntry, dev.faisca.fila.internal.v1.ConfigEntry.Builder, dev.faisca.fila.internal.v1.ConfigEntryOrBuilder> 
+        getEntriesFieldBuilder() {
+      if (entriesBuilder_ == null) {
+        entriesBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            dev.faisca.fila.internal.v1.ConfigEntry, dev.faisca.fila.internal.v1.ConfigEntry.Builder, dev.faisca.fila.internal.v1.ConfigEntryOrBuilder>(
+                entries_,
+                ((bitField0_ & 0x00000004) != 0),
+                getParentForChildren(),
+                isClean());
+        entries_ = null;
+      }
+      return entriesBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

@@ -12,6 +12,8 @@ public interface SetConfigRequestOrBuilder extends
    * <pre>
    * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
    * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+   * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+   * setting, a setting of its own wins, and so does a longer pattern.
    * </pre>
    *
    * <code>string key = 1;</code>
@@ -22,6 +24,8 @@ public interface SetConfigRequestOrBuilder extends
    * <pre>
    * 1 to 512 characters. `throttle:&lt;key&gt;:rate`, `throttle:&lt;key&gt;:burst`, `throttle.&lt;key&gt;`,
    * `concurrency:&lt;key&gt;:limit` and `weight:&lt;queue&gt;:&lt;key&gt;` act on the scheduler; hooks read any key.
+   * A throttle or fairness key in these names may end in `*`: every key that matches gets the
+   * setting, a setting of its own wins, and so does a longer pattern.
    * </pre>
    *
    * <code>string key = 1;</code>
@@ -32,7 +36,7 @@ public interface SetConfigRequestOrBuilder extends
 
   /**
    * <pre>
-   * At most 64 KiB.
+   * At most 64 KiB; empty removes the entry.
    * </pre>
    *
    * <code>string value = 2;</code>
@@ -41,7 +45,7 @@ public interface SetConfigRequestOrBuilder extends
   java.lang.String getValue();
   /**
    * <pre>
-   * At most 64 KiB.
+   * At most 64 KiB; empty removes the entry.
    * </pre>
    *
    * <code>string value = 2;</code>
@@ -49,4 +53,48 @@ public interface SetConfigRequestOrBuilder extends
    */
   com.google.protobuf.ByteString
       getValueBytes();
+
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  java.util.List<dev.faisca.fila.internal.v1.ConfigEntry> 
+      getEntriesList();
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  dev.faisca.fila.internal.v1.ConfigEntry getEntries(int index);
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  int getEntriesCount();
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  java.util.List<? extends dev.faisca.fila.internal.v1.ConfigEntryOrBuilder> 
+      getEntriesOrBuilderList();
+  /**
+   * <pre>
+   * Set together, all or none. Excludes key and value.
+   * </pre>
+   *
+   * <code>repeated .fila.v1.ConfigEntry entries = 3;</code>
+   */
+  dev.faisca.fila.internal.v1.ConfigEntryOrBuilder getEntriesOrBuilder(
+      int index);
 }

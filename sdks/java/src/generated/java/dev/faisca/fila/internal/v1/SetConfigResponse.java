@@ -6,7 +6,7 @@ package dev.faisca.fila.internal.v1;
 
 /**
  * <pre>
- * The entry is in force and stored.
+ * The entries are in force and stored.
  * </pre>
  *
  * Protobuf type {@code fila.v1.SetConfigResponse}
@@ -191,7 +191,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The entry is in force and stored.
+   * The entries are in force and stored.
    * </pre>
    *
    * Protobuf type {@code fila.v1.SetConfigResponse}

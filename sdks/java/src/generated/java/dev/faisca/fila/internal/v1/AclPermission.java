@@ -6,22 +6,22 @@ package dev.faisca.fila.internal.v1;
 
 /**
  * <pre>
- * One permission on one pattern.
+ * What an API key may do on a pattern of queue names.
  * </pre>
  *
- * Protobuf type {@code fila.v1.AclEntry}
+ * Protobuf type {@code fila.v1.AclPermission}
  */
-public final class AclEntry extends
+public final class AclPermission extends
     com.google.protobuf.GeneratedMessageV3 implements
-    // @@protoc_insertion_point(message_implements:fila.v1.AclEntry)
-    AclEntryOrBuilder {
+    // @@protoc_insertion_point(message_implements:fila.v1.AclPermission)
+    AclPermissionOrBuilder {
 private static final long serialVersionUID = 0L;
-  // Use AclEntry.newBuilder() to construct.
-  private AclEntry(com.google.protobuf.GeneratedMessageV3.Builder<?> builder) {
+  // Use AclPermission.newBuilder() to construct.
+  private AclPermission(com.google.protobuf.GeneratedMessageV3.Builder<?> builder) {
     super(builder);
   }
-  private AclEntry() {
-    permission_ = 0;
+  private AclPermission() {
+    kind_ = "";
     pattern_ = "";
   }
 
@@ -29,46 +29,69 @@ private static final long serialVersionUID = 0L;
   @SuppressWarnings({"unused"})
   protected java.lang.Object newInstance(
       UnusedPrivateParameter unused) {
-    return new AclEntry();
+    return new AclPermission();
   }
 
   public static final com.google.protobuf.Descriptors.Descriptor
       getDescriptor() {
-    return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclEntry_descriptor;
+    return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclPermission_descriptor;
   }
 
   @java.lang.Override
   protected com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internalGetFieldAccessorTable() {
-    return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclEntry_fieldAccessorTable
+    return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclPermission_fieldAccessorTable
         .ensureFieldAccessorsInitialized(
-            dev.faisca.fila.internal.v1.AclEntry.class, dev.faisca.fila.internal.v1.AclEntry.Builder.class);
+            dev.faisca.fila.internal.v1.AclPermission.class, dev.faisca.fila.internal.v1.AclPermission.Builder.class);
   }
 
-  public static final int PERMISSION_FIELD_NUMBER = 1;
-  private int permission_ = 0;
+  public static final int KIND_FIELD_NUMBER = 1;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object kind_ = "";
   /**
    * <pre>
-   * What is allowed.
+   * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+   * in FilaAdmin that names a matching queue.
    * </pre>
    *
-   * <code>.fila.v1.Permission permission = 1;</code>
-   * @return The enum numeric value on the wire for permission.
+   * <code>string kind = 1;</code>
+   * @return The kind.
    */
-  @java.lang.Override public int getPermissionValue() {
-    return permission_;
+  @java.lang.Override
+  public java.lang.String getKind() {
+    java.lang.Object ref = kind_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      kind_ = s;
+      return s;
+    }
   }
   /**
    * <pre>
-   * What is allowed.
+   * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+   * in FilaAdmin that names a matching queue.
    * </pre>
    *
-   * <code>.fila.v1.Permission permission = 1;</code>
-   * @return The permission.
+   * <code>string kind = 1;</code>
+   * @return The bytes for kind.
    */
-  @java.lang.Override public dev.faisca.fila.internal.v1.Permission getPermission() {
-    dev.faisca.fila.internal.v1.Permission result = dev.faisca.fila.internal.v1.Permission.forNumber(permission_);
-    return result == null ? dev.faisca.fila.internal.v1.Permission.UNRECOGNIZED : result;
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getKindBytes() {
+    java.lang.Object ref = kind_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      kind_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
   }
 
   public static final int PATTERN_FIELD_NUMBER = 2;
@@ -132,8 +155,8 @@ private static final long serialVersionUID = 0L;
   @java.lang.Override
   public void writeTo(com.google.protobuf.CodedOutputStream output)
                       throws java.io.IOException {
-    if (permission_ != dev.faisca.fila.internal.v1.Permission.PERMISSION_UNSPECIFIED.getNumber()) {
-      output.writeEnum(1, permission_);
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(kind_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 1, kind_);
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(pattern_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 2, pattern_);
@@ -147,9 +170,8 @@ private static final long serialVersionUID = 0L;
     if (size != -1) return size;
 
     size = 0;
-    if (permission_ != dev.faisca.fila.internal.v1.Permission.PERMISSION_UNSPECIFIED.getNumber()) {
-      size += com.google.protobuf.CodedOutputStream
-        .computeEnumSize(1, permission_);
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(kind_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(1, kind_);
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(pattern_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(2, pattern_);
@@ -164,12 +186,13 @@ private static final long serialVersionUID = 0L;
     if (obj == this) {
      return true;
     }
-    if (!(obj instanceof dev.faisca.fila.internal.v1.AclEntry)) {
+    if (!(obj instanceof dev.faisca.fila.internal.v1.AclPermission)) {
       return super.equals(obj);
     }
-    dev.faisca.fila.internal.v1.AclEntry other = (dev.faisca.fila.internal.v1.AclEntry) obj;
+    dev.faisca.fila.internal.v1.AclPermission other = (dev.faisca.fila.internal.v1.AclPermission) obj;
 
-    if (permission_ != other.permission_) return false;
+    if (!getKind()
+        .equals(other.getKind())) return false;
     if (!getPattern()
         .equals(other.getPattern())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
@@ -183,8 +206,8 @@ private static final long serialVersionUID = 0L;
     }
     int hash = 41;
     hash = (19 * hash) + getDescriptor().hashCode();
-    hash = (37 * hash) + PERMISSION_FIELD_NUMBER;
-    hash = (53 * hash) + permission_;
+    hash = (37 * hash) + KIND_FIELD_NUMBER;
+    hash = (53 * hash) + getKind().hashCode();
     hash = (37 * hash) + PATTERN_FIELD_NUMBER;
     hash = (53 * hash) + getPattern().hashCode();
     hash = (29 * hash) + getUnknownFields().hashCode();
@@ -192,44 +215,44 @@ private static final long serialVersionUID = 0L;
     return hash;
   }
 
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       java.nio.ByteBuffer data)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       java.nio.ByteBuffer data,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data, extensionRegistry);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       com.google.protobuf.ByteString data)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       com.google.protobuf.ByteString data,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data, extensionRegistry);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(byte[] data)
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(byte[] data)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       byte[] data,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws com.google.protobuf.InvalidProtocolBufferException {
     return PARSER.parseFrom(data, extensionRegistry);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(java.io.InputStream input)
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(java.io.InputStream input)
       throws java.io.IOException {
     return com.google.protobuf.GeneratedMessageV3
         .parseWithIOException(PARSER, input);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       java.io.InputStream input,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws java.io.IOException {
@@ -237,26 +260,26 @@ private static final long serialVersionUID = 0L;
         .parseWithIOException(PARSER, input, extensionRegistry);
   }
 
-  public static dev.faisca.fila.internal.v1.AclEntry parseDelimitedFrom(java.io.InputStream input)
+  public static dev.faisca.fila.internal.v1.AclPermission parseDelimitedFrom(java.io.InputStream input)
       throws java.io.IOException {
     return com.google.protobuf.GeneratedMessageV3
         .parseDelimitedWithIOException(PARSER, input);
   }
 
-  public static dev.faisca.fila.internal.v1.AclEntry parseDelimitedFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseDelimitedFrom(
       java.io.InputStream input,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws java.io.IOException {
     return com.google.protobuf.GeneratedMessageV3
         .parseDelimitedWithIOException(PARSER, input, extensionRegistry);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       com.google.protobuf.CodedInputStream input)
       throws java.io.IOException {
     return com.google.protobuf.GeneratedMessageV3
         .parseWithIOException(PARSER, input);
   }
-  public static dev.faisca.fila.internal.v1.AclEntry parseFrom(
+  public static dev.faisca.fila.internal.v1.AclPermission parseFrom(
       com.google.protobuf.CodedInputStream input,
       com.google.protobuf.ExtensionRegistryLite extensionRegistry)
       throws java.io.IOException {
@@ -269,7 +292,7 @@ private static final long serialVersionUID = 0L;
   public static Builder newBuilder() {
     return DEFAULT_INSTANCE.toBuilder();
   }
-  public static Builder newBuilder(dev.faisca.fila.internal.v1.AclEntry prototype) {
+  public static Builder newBuilder(dev.faisca.fila.internal.v1.AclPermission prototype) {
     return DEFAULT_INSTANCE.toBuilder().mergeFrom(prototype);
   }
   @java.lang.Override
@@ -286,29 +309,29 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * One permission on one pattern.
+   * What an API key may do on a pattern of queue names.
    * </pre>
    *
-   * Protobuf type {@code fila.v1.AclEntry}
+   * Protobuf type {@code fila.v1.AclPermission}
    */
   public static final class Builder extends
       com.google.protobuf.GeneratedMessageV3.Builder<Builder> implements
-      // @@protoc_insertion_point(builder_implements:fila.v1.AclEntry)
-      dev.faisca.fila.internal.v1.AclEntryOrBuilder {
+      // @@protoc_insertion_point(builder_implements:fila.v1.AclPermission)
+      dev.faisca.fila.internal.v1.AclPermissionOrBuilder {
     public static final com.google.protobuf.Descriptors.Descriptor
         getDescriptor() {
-      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclEntry_descriptor;
+      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclPermission_descriptor;
     }
 
     @java.lang.Override
     protected com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
         internalGetFieldAccessorTable() {
-      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclEntry_fieldAccessorTable
+      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclPermission_fieldAccessorTable
           .ensureFieldAccessorsInitialized(
-              dev.faisca.fila.internal.v1.AclEntry.class, dev.faisca.fila.internal.v1.AclEntry.Builder.class);
+              dev.faisca.fila.internal.v1.AclPermission.class, dev.faisca.fila.internal.v1.AclPermission.Builder.class);
     }
 
-    // Construct using dev.faisca.fila.internal.v1.AclEntry.newBuilder()
+    // Construct using dev.faisca.fila.internal.v1.AclPermission.newBuilder()
     private Builder() {
 
     }
@@ -322,7 +345,7 @@ private static final long serialVersionUID = 0L;
     public Builder clear() {
       super.clear();
       bitField0_ = 0;
-      permission_ = 0;
+      kind_ = "";
       pattern_ = "";
       return this;
     }
@@ -330,17 +353,17 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public com.google.protobuf.Descriptors.Descriptor
         getDescriptorForType() {
-      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclEntry_descriptor;
+      return dev.faisca.fila.internal.v1.Admin.internal_static_fila_v1_AclPermission_descriptor;
     }
 
     @java.lang.Override
-    public dev.faisca.fila.internal.v1.AclEntry getDefaultInstanceForType() {
-      return dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance();
+    public dev.faisca.fila.internal.v1.AclPermission getDefaultInstanceForType() {
+      return dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance();
     }
 
     @java.lang.Override
-    public dev.faisca.fila.internal.v1.AclEntry build() {
-      dev.faisca.fila.internal.v1.AclEntry result = buildPartial();
+    public dev.faisca.fila.internal.v1.AclPermission build() {
+      dev.faisca.fila.internal.v1.AclPermission result = buildPartial();
       if (!result.isInitialized()) {
         throw newUninitializedMessageException(result);
       }
@@ -348,17 +371,17 @@ private static final long serialVersionUID = 0L;
     }
 
     @java.lang.Override
-    public dev.faisca.fila.internal.v1.AclEntry buildPartial() {
-      dev.faisca.fila.internal.v1.AclEntry result = new dev.faisca.fila.internal.v1.AclEntry(this);
+    public dev.faisca.fila.internal.v1.AclPermission buildPartial() {
+      dev.faisca.fila.internal.v1.AclPermission result = new dev.faisca.fila.internal.v1.AclPermission(this);
       if (bitField0_ != 0) { buildPartial0(result); }
       onBuilt();
       return result;
     }
 
-    private void buildPartial0(dev.faisca.fila.internal.v1.AclEntry result) {
+    private void buildPartial0(dev.faisca.fila.internal.v1.AclPermission result) {
       int from_bitField0_ = bitField0_;
       if (((from_bitField0_ & 0x00000001) != 0)) {
-        result.permission_ = permission_;
+        result.kind_ = kind_;
       }
       if (((from_bitField0_ & 0x00000002) != 0)) {
         result.pattern_ = pattern_;
@@ -399,18 +422,20 @@ private static final long serialVersionUID = 0L;
     }
     @java.lang.Override
     public Builder mergeFrom(com.google.protobuf.Message other) {
-      if (other instanceof dev.faisca.fila.internal.v1.AclEntry) {
-        return mergeFrom((dev.faisca.fila.internal.v1.AclEntry)other);
+      if (other instanceof dev.faisca.fila.internal.v1.AclPermission) {
+        return mergeFrom((dev.faisca.fila.internal.v1.AclPermission)other);
       } else {
         super.mergeFrom(other);
         return this;
       }
     }
 
-    public Builder mergeFrom(dev.faisca.fila.internal.v1.AclEntry other) {
-      if (other == dev.faisca.fila.internal.v1.AclEntry.getDefaultInstance()) return this;
-      if (other.permission_ != 0) {
-        setPermissionValue(other.getPermissionValue());
+    public Builder mergeFrom(dev.faisca.fila.internal.v1.AclPermission other) {
+      if (other == dev.faisca.fila.internal.v1.AclPermission.getDefaultInstance()) return this;
+      if (!other.getKind().isEmpty()) {
+        kind_ = other.kind_;
+        bitField0_ |= 0x00000001;
+        onChanged();
       }
       if (!other.getPattern().isEmpty()) {
         pattern_ = other.pattern_;
@@ -443,11 +468,11 @@ private static final long serialVersionUID = 0L;
             case 0:
               done = true;
               break;
-            case 8: {
-              permission_ = input.readEnum();
+            case 10: {
+              kind_ = input.readStringRequireUtf8();
               bitField0_ |= 0x00000001;
               break;
-            } // case 8
+            } // case 10
             case 18: {
               pattern_ = input.readStringRequireUtf8();
               bitField0_ |= 0x00000002;
@@ -470,75 +495,99 @@ private static final long serialVersionUID = 0L;
     }
     private int bitField0_;
 
-    private int permission_ = 0;
+    private java.lang.Object kind_ = "";
     /**
      * <pre>
-     * What is allowed.
+     * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+     * in FilaAdmin that names a matching queue.
      * </pre>
      *
-     * <code>.fila.v1.Permission permission = 1;</code>
-     * @return The enum numeric value on the wire for permission.
+     * <code>string kind = 1;</code>
+     * @return The kind.
      */
-    @java.lang.Override public int getPermissionValue() {
-      return permission_;
-    }
-    /**
-     * <pre>
-     * What is allowed.
-     * </pre>
-     *
-     * <code>.fila.v1.Permission permission = 1;</code>
-     * @param value The enum numeric value on the wire for permission to set.
-     * @return This builder for chaining.
-     */
-    public Builder setPermissionValue(int value) {
-      permission_ = value;
-      bitField0_ |= 0x00000001;
-      onChanged();
-      return this;
-    }
-    /**
-     * <pre>
-     * What is allowed.
-     * </pre>
-     *
-     * <code>.fila.v1.Permission permission = 1;</code>
-     * @return The permission.
-     */
-    @java.lang.Override
-    public dev.faisca.fila.internal.v1.Permission getPermission() {
-      dev.faisca.fila.internal.v1.Permission result = dev.faisca.fila.internal.v1.Permission.forNumber(permission_);
-      return result == null ? dev.faisca.fila.internal.v1.Permission.UNRECOGNIZED : result;
-    }
-    /**
-     * <pre>
-     * What is allowed.
-     * </pre>
-     *
-     * <code>.fila.v1.Permission permission = 1;</code>
-     * @param value The permission to set.
-     * @return This builder for chaining.
-     */
-    public Builder setPermission(dev.faisca.fila.internal.v1.Permission value) {
-      if (value == null) {
-        throw new NullPointerException();
+    public java.lang.String getKind() {
+      java.lang.Object ref = kind_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        kind_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
       }
+    }
+    /**
+     * <pre>
+     * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+     * in FilaAdmin that names a matching queue.
+     * </pre>
+     *
+     * <code>string kind = 1;</code>
+     * @return The bytes for kind.
+     */
+    public com.google.protobuf.ByteString
+        getKindBytes() {
+      java.lang.Object ref = kind_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        kind_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+     * in FilaAdmin that names a matching queue.
+     * </pre>
+     *
+     * <code>string kind = 1;</code>
+     * @param value The kind to set.
+     * @return This builder for chaining.
+     */
+    public Builder setKind(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      kind_ = value;
       bitField0_ |= 0x00000001;
-      permission_ = value.getNumber();
       onChanged();
       return this;
     }
     /**
      * <pre>
-     * What is allowed.
+     * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+     * in FilaAdmin that names a matching queue.
      * </pre>
      *
-     * <code>.fila.v1.Permission permission = 1;</code>
+     * <code>string kind = 1;</code>
      * @return This builder for chaining.
      */
-    public Builder clearPermission() {
+    public Builder clearKind() {
+      kind_ = getDefaultInstance().getKind();
       bitField0_ = (bitField0_ & ~0x00000001);
-      permission_ = 0;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+     * in FilaAdmin that names a matching queue.
+     * </pre>
+     *
+     * <code>string kind = 1;</code>
+     * @param value The bytes for kind to set.
+     * @return This builder for chaining.
+     */
+    public Builder setKindBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      kind_ = value;
+      bitField0_ |= 0x00000001;
       onChanged();
       return this;
     }
@@ -647,23 +696,23 @@ private static final long serialVersionUID = 0L;
     }
 
 
-    // @@protoc_insertion_point(builder_scope:fila.v1.AclEntry)
+    // @@protoc_insertion_point(builder_scope:fila.v1.AclPermission)
   }
 
-  // @@protoc_insertion_point(class_scope:fila.v1.AclEntry)
-  private static final dev.faisca.fila.internal.v1.AclEntry DEFAULT_INSTANCE;
+  // @@protoc_insertion_point(class_scope:fila.v1.AclPermission)
+  private static final dev.faisca.fila.internal.v1.AclPermission DEFAULT_INSTANCE;
   static {
-    DEFAULT_INSTANCE = new dev.faisca.fila.internal.v1.AclEntry();
+    DEFAULT_INSTANCE = new dev.faisca.fila.internal.v1.AclPermission();
   }
 
-  public static dev.faisca.fila.internal.v1.AclEntry getDefaultInstance() {
+  public static dev.faisca.fila.internal.v1.AclPermission getDefaultInstance() {
     return DEFAULT_INSTANCE;
   }
 
-  private static final com.google.protobuf.Parser<AclEntry>
-      PARSER = new com.google.protobuf.AbstractParser<AclEntry>() {
+  private static final com.google.protobuf.Parser<AclPermission>
+      PARSER = new com.google.protobuf.AbstractParser<AclPermission>() {
     @java.lang.Override
-    public AclEntry parsePartialFrom(
+    public AclPermission parsePartialFrom(
         com.google.protobuf.CodedInputStream input,
         com.google.protobuf.ExtensionRegistryLite extensionRegistry)
         throws com.google.protobuf.InvalidProtocolBufferException {
@@ -682,17 +731,17 @@ private static final long serialVersionUID = 0L;
     }
   };
 
-  public static com.google.protobuf.Parser<AclEntry> parser() {
+  public static com.google.protobuf.Parser<AclPermission> parser() {
     return PARSER;
   }
 
   @java.lang.Override
-  public com.google.protobuf.Parser<AclEntry> getParserForType() {
+  public com.google.protobuf.Parser<AclPermission> getParserForType() {
     return PARSER;
   }
 
   @java.lang.Override
-  public dev.faisca.fila.internal.v1.AclEntry getDefaultInstanceForType() {
+  public dev.faisca.fila.internal.v1.AclPermission getDefaultInstanceForType() {
     return DEFAULT_INSTANCE;
   }
 

@@ -6,80 +6,80 @@ package dev.faisca.fila.internal.v1;
 
 /**
  * <pre>
- * What an API key may be allowed to do on a pattern of queue names.
+ * How bad a trouble is.
  * </pre>
  *
- * Protobuf enum {@code fila.v1.Permission}
+ * Protobuf enum {@code fila.v1.Severity}
  */
-public enum Permission
+public enum Severity
     implements com.google.protobuf.ProtocolMessageEnum {
   /**
    * <pre>
-   * Not set.
+   * Not said.
    * </pre>
    *
-   * <code>PERMISSION_UNSPECIFIED = 0;</code>
+   * <code>SEVERITY_UNSPECIFIED = 0;</code>
    */
-  PERMISSION_UNSPECIFIED(0),
+  SEVERITY_UNSPECIFIED(0),
   /**
    * <pre>
-   * Enqueue.
+   * Worth a look.
    * </pre>
    *
-   * <code>PERMISSION_PRODUCE = 1;</code>
+   * <code>SEVERITY_NOTICE = 1;</code>
    */
-  PERMISSION_PRODUCE(1),
+  SEVERITY_NOTICE(1),
   /**
    * <pre>
-   * Consume, receive, settle and extend.
+   * Somebody's messages wait longer than they should, or will soon.
    * </pre>
    *
-   * <code>PERMISSION_CONSUME = 2;</code>
+   * <code>SEVERITY_WARNING = 2;</code>
    */
-  PERMISSION_CONSUME(2),
+  SEVERITY_WARNING(2),
   /**
    * <pre>
-   * Everything in FilaAdmin that names a matching queue.
+   * Messages are refused or do not move.
    * </pre>
    *
-   * <code>PERMISSION_ADMIN = 3;</code>
+   * <code>SEVERITY_CRITICAL = 3;</code>
    */
-  PERMISSION_ADMIN(3),
+  SEVERITY_CRITICAL(3),
   UNRECOGNIZED(-1),
   ;
 
   /**
    * <pre>
-   * Not set.
+   * Not said.
    * </pre>
    *
-   * <code>PERMISSION_UNSPECIFIED = 0;</code>
+   * <code>SEVERITY_UNSPECIFIED = 0;</code>
    */
-  public static final int PERMISSION_UNSPECIFIED_VALUE = 0;
+  public static final int SEVERITY_UNSPECIFIED_VALUE = 0;
   /**
    * <pre>
-   * Enqueue.
+   * Worth a look.
    * </pre>
    *
-   * <code>PERMISSION_PRODUCE = 1;</code>
+   * <code>SEVERITY_NOTICE = 1;</code>
    */
-  public static final int PERMISSION_PRODUCE_VALUE = 1;
+  public static final int SEVERITY_NOTICE_VALUE = 1;
   /**
    * <pre>
-   * Consume, receive, settle and extend.
+   * Somebody's messages wait longer than they should, or will soon.
    * </pre>
    *
-   * <code>PERMISSION_CONSUME = 2;</code>
+   * <code>SEVERITY_WARNING = 2;</code>
    */
-  public static final int PERMISSION_CONSUME_VALUE = 2;
+  public static final int SEVERITY_WARNING_VALUE = 2;
   /**
    * <pre>
-   * Everything in FilaAdmin that names a matching queue.
+   * Messages are refused or do not move.
    * </pre>
    *
-   * <code>PERMISSION_ADMIN = 3;</code>
+   * <code>SEVERITY_CRITICAL = 3;</code>
    */
-  public static final int PERMISSION_ADMIN_VALUE = 3;
+  public static final int SEVERITY_CRITICAL_VALUE = 3;
 
 
   public final int getNumber() {
@@ -96,7 +96,7 @@ public enum Permission
    * @deprecated Use {@link #forNumber(int)} instead.
    */
   @java.lang.Deprecated
-  public static Permission valueOf(int value) {
+  public static Severity valueOf(int value) {
     return forNumber(value);
   }
 
@@ -104,25 +104,25 @@ public enum Permission
    * @param value The numeric wire value of the corresponding enum entry.
    * @return The enum associated with the given numeric wire value.
    */
-  public static Permission forNumber(int value) {
+  public static Severity forNumber(int value) {
     switch (value) {
-      case 0: return PERMISSION_UNSPECIFIED;
-      case 1: return PERMISSION_PRODUCE;
-      case 2: return PERMISSION_CONSUME;
-      case 3: return PERMISSION_ADMIN;
+      case 0: return SEVERITY_UNSPECIFIED;
+      case 1: return SEVERITY_NOTICE;
+      case 2: return SEVERITY_WARNING;
+      case 3: return SEVERITY_CRITICAL;
       default: return null;
     }
   }
 
-  public static com.google.protobuf.Internal.EnumLiteMap<Permission>
+  public static com.google.protobuf.Internal.EnumLiteMap<Severity>
       internalGetValueMap() {
     return internalValueMap;
   }
   private static final com.google.protobuf.Internal.EnumLiteMap<
-      Permission> internalValueMap =
-        new com.google.protobuf.Internal.EnumLiteMap<Permission>() {
-          public Permission findValueByNumber(int number) {
-            return Permission.forNumber(number);
+      Severity> internalValueMap =
+        new com.google.protobuf.Internal.EnumLiteMap<Severity>() {
+          public Severity findValueByNumber(int number) {
+            return Severity.forNumber(number);
           }
         };
 
@@ -143,9 +143,9 @@ public enum Permission
     return dev.faisca.fila.internal.v1.Admin.getDescriptor().getEnumTypes().get(3);
   }
 
-  private static final Permission[] VALUES = values();
+  private static final Severity[] VALUES = values();
 
-  public static Permission valueOf(
+  public static Severity valueOf(
       com.google.protobuf.Descriptors.EnumValueDescriptor desc) {
     if (desc.getType() != getDescriptor()) {
       throw new java.lang.IllegalArgumentException(
@@ -159,10 +159,10 @@ public enum Permission
 
   private final int value;
 
-  private Permission(int value) {
+  private Severity(int value) {
     this.value = value;
   }
 
-  // @@protoc_insertion_point(enum_scope:fila.v1.Permission)
+  // @@protoc_insertion_point(enum_scope:fila.v1.Severity)
 }
 

@@ -4,28 +4,31 @@
 // Protobuf Java Version: 3.25.9
 package dev.faisca.fila.internal.v1;
 
-public interface AclEntryOrBuilder extends
-    // @@protoc_insertion_point(interface_extends:fila.v1.AclEntry)
+public interface AclPermissionOrBuilder extends
+    // @@protoc_insertion_point(interface_extends:fila.v1.AclPermission)
     com.google.protobuf.MessageOrBuilder {
 
   /**
    * <pre>
-   * What is allowed.
+   * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+   * in FilaAdmin that names a matching queue.
    * </pre>
    *
-   * <code>.fila.v1.Permission permission = 1;</code>
-   * @return The enum numeric value on the wire for permission.
+   * <code>string kind = 1;</code>
+   * @return The kind.
    */
-  int getPermissionValue();
+  java.lang.String getKind();
   /**
    * <pre>
-   * What is allowed.
+   * "produce" to enqueue; "consume" to consume, receive, settle and extend; "admin" for everything
+   * in FilaAdmin that names a matching queue.
    * </pre>
    *
-   * <code>.fila.v1.Permission permission = 1;</code>
-   * @return The permission.
+   * <code>string kind = 1;</code>
+   * @return The bytes for kind.
    */
-  dev.faisca.fila.internal.v1.Permission getPermission();
+  com.google.protobuf.ByteString
+      getKindBytes();
 
   /**
    * <pre>
