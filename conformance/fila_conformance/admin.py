@@ -113,21 +113,35 @@ class Admin:
         self._metadata = (("authorization", f"Bearer {API_KEY}"),) if has_key else ()
 
     def call(self, verb: str, request: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Calls an RPC by its name in snake case. Raises AdminError."""
+        """Calls an RPC by its name in snake case; of a stream it waits for the headers alone.
+
+        Raises AdminError.
+        """
         method = method_name(verb)
         message = json_format.ParseDict(dict(request or {}), request_type(method)())
-        stub = self._channel.unary_unary(
+        is_stream = METHODS[method].server_streaming
+        stub: Any = (self._channel.unary_stream if is_stream else self._channel.unary_unary)(
             path_of(method),
             request_serializer=lambda sent: bytes(sent.SerializeToString()),
             response_deserializer=response_type(method).FromString,
         )
+        settings = {"timeout": _TIMEOUT_S, "metadata": self._metadata, "wait_for_ready": True}
         try:
-            answer = stub(message, timeout=_TIMEOUT_S, metadata=self._metadata, wait_for_ready=True)
+            answer = stub(message, **settings)
+            return _headers(answer) if is_stream else as_json(answer)
         except grpc.RpcError as error:
             trailers: Any = error.trailing_metadata() or ()
             reason = next((value for key, value in trailers if key == "fila-reason"), None)
             raise AdminError(method, error.code().name, reason, error.details() or "") from error
-        return as_json(answer)
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _headers(stream: Any) -> dict[str, Any]:
+    """What a stream says before its first message. Raises the stream's error."""
+    headers = {key: str(value) for key, value in stream.initial_metadata() or ()}
+    if not stream.is_active():
+        raise stream
+    stream.cancel()
+    return {"headers": headers}

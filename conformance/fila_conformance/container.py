@@ -22,6 +22,12 @@ _STOP_TIMEOUT_S = 30
 _HEALTHY_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _CERTS_IN_CONTAINER = "/certs"
+# The HTTP port is on the container's own loopback, so it is asked from inside.
+_LOOK_AT_PAGES = """
+from urllib.request import urlopen
+for path in ("/healthz", "/readyz", "/metrics", "/"):
+    assert urlopen("http://127.0.0.1:5580" + path, timeout=10).read(), path
+"""
 
 # It tells of every image and container; the run has its own words for that.
 logging.getLogger("testcontainers").setLevel(logging.WARNING)
@@ -72,9 +78,17 @@ class ContainerBroker(Broker):
         while time.monotonic() < deadline:
             wrapped.reload()
             if wrapped.health == "healthy":
-                return
+                return self._check_pages(wrapped)
             time.sleep(_POLL_S)
         raise BrokerError(f"the container is {wrapped.health} after {_HEALTHY_TIMEOUT_S:g} s")
+
+    def _check_pages(self, wrapped: Any) -> None:
+        """An open broker's probes, metrics and dashboard must be there."""
+        if self.kind != "plain":
+            return
+        code, said = wrapped.exec_run(["/opt/fila/bin/python3", "-c", _LOOK_AT_PAGES])
+        if code != 0:
+            raise BrokerError(f"the container's HTTP port does not answer: {said.decode()[-500:]}")
 
     def _logs(self, lines: Literal["all"] | int) -> list[str]:
         text = self._container.get_wrapped_container().logs(tail=lines)

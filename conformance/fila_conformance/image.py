@@ -23,7 +23,9 @@ import docker.errors
 from fila_conformance.layout import CACHE, ROOT
 
 _CONTEXT = ("server", "sdks/python")
-_NOT_COPIED = shutil.ignore_patterns("tests", "__pycache__", "*.egg-info", "build", "dist")
+_NOT_COPIED = shutil.ignore_patterns(
+    "tests", "__pycache__", "*.egg-info", "build", "dist", "target"
+)
 _PYTHON = "3.11"
 _SUITE = "bookworm"  # Debian's release with that Python
 _PACKAGES = "python3,python3-venv,ca-certificates"
@@ -85,7 +87,7 @@ def _digest() -> str:
     for part in _CONTEXT:
         for path in sorted((ROOT / part).rglob("*")):
             names = set(path.relative_to(ROOT).parts)
-            if path.is_file() and not names & {"tests", "__pycache__"}:
+            if path.is_file() and not names & {"tests", "__pycache__", "target"}:
                 digest.update(str(path.relative_to(ROOT)).encode())
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]
@@ -95,10 +97,12 @@ def _digest() -> str:
 
 
 def _make_wheels(folder: Path) -> None:
-    """Wheels of our packages and of all that they need, for the Python in the image."""
+    """Wheels of our packages, as they are released, and of all that they need, for the Python in
+    the image.
+    """
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    own = (str(ROOT / "sdks/python"), str(ROOT / "server"))
-    _run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *own])
+    _run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT / "sdks/python")])
+    _run([sys.executable, "-m", "tools.wheels", "--out", str(folder)])
     machine = platform.machine()
     platforms = [
         part
@@ -115,7 +119,7 @@ def _make_wheels(folder: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()[-5:]
         raise ImageError(f"`{' '.join(command[:4])} ...` failed: {' / '.join(said)}")

@@ -136,6 +136,36 @@ MUTANTS: tuple[Mutant, ...] = (
         ("streaming/slow-reader-bounds-in-flight",),
     ),
     Mutant(
+        "failures-forgotten",
+        "does not say how a message failed before",
+        ("attempts/failures-are-remembered", "attempts/failure-history-is-short"),
+    ),
+    Mutant(
+        "dead-letters-always-go",
+        "deletes dead letters that were to be kept",
+        ("admin/delete-can-keep-the-dead-letters",),
+    ),
+    Mutant(
+        "entries-one-by-one",
+        "sets several entries with a request each",
+        ("admin/entries-are-set-together",),
+    ),
+    Mutant(
+        "expiry-lost",
+        "makes keys that never expire",
+        ("auth/expired-key-is-unauthenticated",),
+    ),
+    Mutant(
+        "throttle-pause-without-end",
+        "does not send how long a throttle key is to rest",
+        ("throttling/throttle-pause-ends-by-itself",),
+    ),
+    Mutant(
+        "all-throttles-are-listed",
+        "lists configured throttle keys among those that nobody configured",
+        ("throttling/keys-that-nobody-configured-are-listed",),
+    ),
+    Mutant(
         "ignore-lease-token",
         "settles by message id alone",
         ("leases/stale-token-is-refused", "leases/delivered-message-settles-with-its-own-token"),
@@ -194,6 +224,34 @@ MUTANTS: tuple[Mutant, ...] = (
         ("connection/answer-larger-than-grpcs-default",),
     ),
     Mutant(
+        "frames-one-by-one",
+        "acks whole frames message by message",
+        ("grants/acks-of-a-whole-frame-travel-as-one",),
+    ),
+    Mutant(
+        "grants-without-a-count",
+        "settles a grant whatever is left of it",
+        (
+            "grants/acks-of-a-whole-frame-travel-as-one",
+            "grants/frame-of-which-something-is-gone-has-an-outcome-per-message",
+        ),
+    ),
+    Mutant(
+        "refused-frames-are-lost",
+        "does not ack one by one what a grant was refused for",
+        ("grants/frame-of-which-something-is-gone-has-an-outcome-per-message",),
+    ),
+    Mutant(
+        "exceptions-forgotten",
+        "settles the messages of a grant that are to be left alone",
+        ("grants/all-but-some-of-a-grant",),
+    ),
+    Mutant(
+        "unknown-grants-asked-again",
+        "does not fall back where the broker knows no grants",
+        ("grants/broker-without-grants-is-asked-once",),
+    ),
+    Mutant(
         "overwrite-traceparent",
         "replaces the trace context that the producer chose",
         ("tracing/caller-supplied-traceparent-untouched",),
@@ -202,6 +260,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "trace-in-metadata-only",
         "does not put the trace into the message",
         ("tracing/active-span-injected-as-traceparent",),
+    ),
+    Mutant(
+        "process-in-a-trace-of-its-own",
+        "does not follow the span that sent a message",
+        ("tracing/processing-is-below-its-sender-and-linked-to-it",),
     ),
     Mutant(
         "hang-on-close",

@@ -68,6 +68,9 @@ class Script:
             items = sent.ListFields()
             for _ in items[0][1] if items else ():
                 answer.results.add()
+        elif method == "SettleGrants":
+            for item in sent.settlements:
+                answer.results.add(messages=item.expected_messages)
         return answer  # type: ignore[no-any-return]
 
 

@@ -276,7 +276,7 @@ _REPLY_VERBS = ("await", "consume_first")
 _ADMIN_VERBS_WITH_QUEUE = frozenset(
     f"admin.{verb}"
     for verb in (
-        *("enqueue", "receive", "ack", "nack"),
+        *("enqueue", "consume", "receive", "ack", "nack"),
         *("get_stats", "delete_queue", "purge", "pause", "resume", "peek"),
     )
 )

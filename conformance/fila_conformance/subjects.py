@@ -77,7 +77,7 @@ _PYTHON_BUILD: tuple[Command, ...] = (
     ("{python}", "-m", "venv", "--clear", "{cache}/venv"),
     (
         *("{cache}/venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"),
-        *("-c", "{root}/tools/constraints.txt", "{root}/sdks/python", "opentelemetry-api"),
+        *("-c", "{root}/tools/constraints.txt", "{root}/sdks/python", "opentelemetry-sdk"),
     ),
 )
 _PYTHON_SOURCES = ("sdks/python/src", "sdks/python/pyproject.toml")

@@ -2,7 +2,7 @@
 """Turns what a case writes into the value it means: variables, payload notations, computed values.
 
 $first.message_id           a saved reply, by path; `*` goes through a list
-${queue}.dlq                the same inside a text
+${queue}.dlq                the same inside a text, or inside a mapping's key
 payload: {utf8: hi}         bytes, as base64: utf8, hex, or fill (one byte, in hex) and size or
                             size_relative_to_limit
 {$now_plus_ms: 500}         a time
@@ -52,7 +52,9 @@ def resolve(value: Any, variables: Variables, key: str = "") -> Any:
         given = value["$entries"]
         scopes = [{**variables, "i": i} for i in range(given["count"])]
         return {resolve(given["key"], s): resolve(given["value"], s) for s in scopes}
-    resolved = {name: resolve(part, variables, name) for name, part in value.items()}
+    resolved = {
+        _inside(name, variables): resolve(part, variables, name) for name, part in value.items()
+    }
     if set(resolved) == {"$now_plus_ms"}:
         return int(time.time() * 1000) + resolved["$now_plus_ms"]
     if set(resolved) == {"$concat"}:
@@ -82,6 +84,10 @@ def _walk(value: Any, steps: list[str], path: str) -> Any:
 def _text(text: str, variables: Variables) -> Any:
     if whole := _VARIABLE.fullmatch(text):
         return lookup(whole[1], variables)
+    return _inside(text, variables)
+
+
+def _inside(text: str, variables: Variables) -> str:
     return _INSIDE.sub(lambda found: str(lookup(found[1], variables)), text)
 
 

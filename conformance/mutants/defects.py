@@ -12,7 +12,21 @@ from typing import Any
 
 import grpc
 
-from fila import _coalesce, _connection, _wire, consumer, errors, message, options, tracing
+from fila import (
+    _bulk,
+    _coalesce,
+    _connection,
+    _grants,
+    _wire,
+    access,
+    admin,
+    config,
+    consumer,
+    errors,
+    message,
+    options,
+    tracing,
+)
 
 
 def replace(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
@@ -54,6 +68,10 @@ def trace_in_metadata_only() -> None:
     _request(edit)
 
 
+def process_in_a_trace_of_its_own() -> None:
+    replace(tracing, "_extracted", lambda original: lambda message, into: into)
+
+
 def lowercase_header_keys() -> None:
     def fill(delivered: Any, raw: Any) -> None:
         delivered.headers = {key.lower(): value for key, value in raw.headers.items()}
@@ -64,8 +82,8 @@ def lowercase_header_keys() -> None:
 
 def decode_payload_as_utf8() -> None:
     def change(original: Any) -> Any:
-        def create(self: Any, raw: Any, client: Any = None) -> None:
-            original(self, raw, client)
+        def create(self: Any, raw: Any, client: Any = None, frame_size: int = 0) -> None:
+            original(self, raw, client, frame_size)
             self.payload = raw.payload.decode("utf-8", "replace").encode()
 
         return create
@@ -208,8 +226,86 @@ def unbounded_credit() -> None:
     replace(_wire, "consume_request", change)
 
 
+def failures_forgotten() -> None:
+    replace(message, "read_failures", lambda original: lambda rows: ())
+
+
+def dead_letters_always_go() -> None:
+    replace(admin, "delete_queue", lambda original: lambda queue, keep: original(queue, False))
+
+
+def entries_one_by_one() -> None:
+    def change(original: Any) -> Any:
+        def call(self: Any, call: Any, timeout: float | None) -> Any:
+            sent = getattr(call.request, "entries", None)
+            for entry in sent or ():
+                original(self, config.set_config(entry.key, entry.value), timeout)
+            return None if sent else original(self, call, timeout)
+
+        return call
+
+    replace(_connection.Connection, "call", change)
+
+
+def expiry_lost() -> None:
+    def change(original: Any) -> Any:
+        return lambda name, acl, expires_at, superadmin: original(name, acl, None, superadmin)
+
+    replace(access, "create_api_key", change)
+
+
+def throttle_pause_without_end() -> None:
+    replace(admin, "pause_throttle", lambda original: lambda key, duration: original(key, None))
+
+
+def all_throttles_are_listed() -> None:
+    def change(original: Any) -> Any:
+        return lambda prefix, unset, limit: original(prefix, False, limit)
+
+    replace(admin, "list_throttles", change)
+
+
+def frames_one_by_one() -> None:
+    replace(_grants, "whole_frames", lambda _: lambda deliveries: [])
+
+
+def grants_without_a_count() -> None:
+    def change(original: Any) -> Any:
+        def frame_item(first: Any) -> Any:
+            return original(first._replace(frame_size=0))
+
+        return frame_item
+
+    replace(_grants, "frame_item", change)
+
+
+def refused_frames_are_lost() -> None:
+    class Nothing(errors.FilaError):
+        """No error that the broker sends."""
+
+    replace(_grants, "LeaseExpiredError", lambda _: Nothing)
+
+
+def exceptions_forgotten() -> None:
+    def change(original: Any) -> Any:
+        return lambda queue, token, ids: original(queue, token, ())
+
+    replace(_grants, "_settlement", change)
+
+
+def unknown_grants_asked_again() -> None:
+    class Forgetful(Exception):
+        """Never raised, so that UNIMPLEMENTED is an error like others."""
+
+    replace(_grants, "UnimplementedError", lambda _: Forgetful)
+    replace(_bulk, "UnimplementedError", lambda _: Forgetful)
+
+
 def ignore_lease_token() -> None:
-    replace(_wire, "ack_item", lambda original: lambda q, m, token=None: original(q, m, None))
+    def change(original: Any) -> Any:
+        return lambda queue, message_id, token=None, size=0: original(queue, message_id, None)
+
+    replace(_wire, "ack_item", change)
 
 
 def retry_after_dropped() -> None:

@@ -2,10 +2,13 @@
 """The scripted server and what a recording server writes down, seen by a plain gRPC client."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
+from fila_conformance import admin
+from fila_conformance.broker import Broker
 from fila_conformance.layout import CERTS
 from fila_conformance.scripted import Script, credentials_of
 from fila_conformance.wiretap import RecordingServer
@@ -113,3 +116,33 @@ def test_certificates_are_what_they_are_called(start: Start) -> None:
             else:
                 with pytest.raises(grpc.RpcError):
                     enqueue(channel, timeout=20)
+
+
+def caller(server: RecordingServer) -> admin.Admin:
+    return admin.Admin(cast(Broker, SimpleNamespace(kind="plain", target=server.target)))
+
+
+def test_a_stream_is_open_when_its_headers_have_come(start: Start) -> None:
+    # gRPC's own server sends headers with the first message.
+    frames = [{"messages": [{"id": "m"}]}]
+    asking = caller(start({"Consume": [{"frames": frames, "hang": True}]}))
+    assert asking.call("consume", {"queue": "q"}) == {"headers": {}}
+    asking.close()
+
+
+def test_a_stream_without_headers_is_not_open(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 0.5)
+    asking = caller(start({"Consume": [{"hang": True}]}))
+    with pytest.raises(admin.AdminError, match="DEADLINE_EXCEEDED"):
+        asking.call("consume", {"queue": "q"})
+    asking.close()
+
+
+def test_a_stream_that_is_refused_says_why(start: Start) -> None:
+    refusal = {"status": {"code": "NOT_FOUND", "message": "none", "reason": "QUEUE_NOT_FOUND"}}
+    asking = caller(start({"Consume": [refusal]}))
+    with pytest.raises(admin.AdminError, match="QUEUE_NOT_FOUND"):
+        asking.call("consume", {"queue": "q"})
+    asking.close()

@@ -22,6 +22,7 @@ VARIABLES: dict[str, Any] = {
         ("$got.messages.1.id", "m2"),
         ("$got.messages.*.n", [1, 2]),
         ({"a": ["$queue", 1]}, {"a": ["orders", 1]}),
+        ({"${queue}.colour": "blue", "$each": 1}, {"orders.colour": "blue", "$each": 1}),
         ("costs $5", "costs $5"),
         ({"$concat": ["$got.messages.*.id", ["x"]]}, ["m1", "m2", "x"]),
         ({"$repeat": {"count": 2, "item": {"k": "n${i}"}}}, [{"k": "n0"}, {"k": "n1"}]),

@@ -12,10 +12,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
-
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
+	"time"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 )
@@ -35,6 +32,7 @@ var operations = map[string]func(*driver, context.Context, *request) (object, er
 	"next":    (*driver).next,
 	"stop":    (*driver).stop,
 	"settle":  (*driver).settle,
+	"process": (*driver).process,
 	"cancel":  (*driver).cancel,
 }
 
@@ -52,6 +50,10 @@ var calls = map[string]func(*driver, context.Context, *fila.Client, *request) (o
 	"nack":                 (*driver).nack,
 	"extend":               (*driver).extend,
 	"ack_concurrently":     (*driver).ackConcurrently,
+	"ack_many":             (*driver).ackMany,
+	"ack_grant":            (*driver).ackGrant,
+	"nack_grant":           (*driver).nackGrant,
+	"extend_grant":         (*driver).extendGrant,
 	"create_queue":         (*driver).createQueue,
 	"delete_queue":         (*driver).deleteQueue,
 	"list_queues":          (*driver).listQueues,
@@ -59,6 +61,11 @@ var calls = map[string]func(*driver, context.Context, *fila.Client, *request) (o
 	"redrive":              (*driver).redrive,
 	"set_config":           (*driver).setConfig,
 	"get_config":           (*driver).getConfig,
+	"set_config_all":       (*driver).setConfigAll,
+	"list_throttles":       (*driver).listThrottles,
+	"pause_throttle":       (*driver).pauseThrottle,
+	"resume_throttle":      (*driver).resumeThrottle,
+	"create_api_key":       (*driver).createAPIKey,
 }
 
 func (d *driver) run(ctx context.Context, r *request) (object, error) {
@@ -270,16 +277,32 @@ func (d *driver) ack(ctx context.Context, c *fila.Client, r *request) (object, e
 }
 
 func (d *driver) nack(ctx context.Context, c *fila.Client, r *request) (object, error) {
+	return object{}, c.Nack(ctx, r.Queue, r.MessageID, r.LeaseToken, r.Error, r.nackOptions()...)
+}
+
+func (r *request) nackOptions() []fila.NackOption {
 	options := []fila.NackOption{fila.WithThrottledKey(r.ThrottleKey)}
 	if r.RetryAfterMS != nil {
 		options = append(options, fila.WithRetryAfter(millis(*r.RetryAfterMS)))
 	}
-	return object{}, c.Nack(ctx, r.Queue, r.MessageID, r.LeaseToken, r.Error, options...)
+	return options
 }
 
 func (d *driver) extend(ctx context.Context, c *fila.Client, r *request) (object, error) {
 	end, err := c.Extend(ctx, r.Queue, r.MessageID, r.LeaseToken, millis(r.MS))
 	return object{"lease_expires_at_ms": epochMS(end)}, err
+}
+
+// described is null, or what an error says, for each.
+func described(errs []error) []object {
+	results := make([]object, len(errs))
+	for i, err := range errs {
+		var failure *fila.Error
+		if errors.As(err, &failure) {
+			results[i] = describe(failure)
+		}
+	}
+	return results
 }
 
 func (d *driver) ackConcurrently(
@@ -288,17 +311,12 @@ func (d *driver) ackConcurrently(
 	errs := concurrently(len(r.Acks), func(i int) error {
 		return c.Ack(ctx, r.Queue, r.Acks[i].MessageID, r.Acks[i].LeaseToken)
 	})
-	results := make([]object, len(errs))
-	for i, err := range errs {
-		var failure *fila.Error
-		if errors.As(err, &failure) {
-			results[i] = describe(failure)
-		}
-	}
+	results := described(errs)
 	return object{"results": results}, nil
 }
 
-func (d *driver) settle(ctx context.Context, r *request) (object, error) {
+// delivered returns what a consumer handed out.
+func (d *driver) delivered(r *request) (*fila.ConsumeMessage, error) {
 	from, err := d.consumerOf(r)
 	if err != nil {
 		return nil, err
@@ -308,6 +326,14 @@ func (d *driver) settle(ctx context.Context, r *request) (object, error) {
 	d.lock.Unlock()
 	if message == nil {
 		return nil, fmt.Errorf("consumer %s handed out no message %q", r.Consumer, r.MessageID)
+	}
+	return message, nil
+}
+
+func (d *driver) settle(ctx context.Context, r *request) (object, error) {
+	message, err := d.delivered(r)
+	if err != nil {
+		return nil, err
 	}
 	switch r.How {
 	case "ack":
@@ -335,7 +361,12 @@ func (d *driver) createQueue(
 func (d *driver) deleteQueue(
 	ctx context.Context, c *fila.Client, r *request,
 ) (object, error) {
-	return object{}, c.DeleteQueue(ctx, r.Queue)
+	var options []fila.DeleteOption
+	if r.KeepDeadLetters {
+		options = append(options, fila.WithDeadLettersKept())
+	}
+	deleted, err := c.DeleteQueue(ctx, r.Queue, options...)
+	return object{"messages": deleted.Messages, "dead_letters": deleted.DeadLetters}, err
 }
 
 func (d *driver) listQueues(
@@ -378,6 +409,60 @@ func (d *driver) getConfig(ctx context.Context, c *fila.Client, r *request) (obj
 	return object{"value": value}, err
 }
 
+func (d *driver) setConfigAll(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	return object{}, c.SetConfigAll(ctx, r.Entries)
+}
+
+func (d *driver) listThrottles(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	filter := fila.ThrottleFilter{Prefix: r.Prefix, IsUnset: r.Unset, Limit: r.Limit}
+	page, err := c.ListThrottles(ctx, filter)
+	throttles := make([]object, len(page.Throttles))
+	for i, row := range page.Throttles {
+		throttles[i] = object{
+			"key":               row.Key,
+			"rate_per_second":   row.RatePerSecond,
+			"burst":             row.Burst,
+			"concurrency_limit": row.ConcurrencyLimit,
+			"in_flight":         row.InFlight,
+			"waiting":           row.Waiting,
+			"pattern":           row.Pattern,
+			"unset":             row.IsUnset,
+			"paused":            row.IsPaused,
+		}
+	}
+	return object{"throttles": throttles, "total_count": page.TotalCount}, err
+}
+
+func (d *driver) pauseThrottle(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	return object{}, c.PauseThrottle(ctx, r.Key, millis(r.DurationMS))
+}
+
+func (d *driver) resumeThrottle(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	return object{}, c.ResumeThrottle(ctx, r.Key)
+}
+
+func (d *driver) createAPIKey(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	wanted := fila.APIKeyRequest{Name: r.Name, IsSuperadmin: r.Superadmin}
+	for _, entry := range r.ACL {
+		wanted.ACL = append(wanted.ACL, fila.ACLEntry(entry))
+	}
+	if r.ExpiresAtMS != nil {
+		wanted.ExpiresAt = time.UnixMilli(*r.ExpiresAtMS)
+	}
+	key, err := c.CreateAPIKey(ctx, wanted)
+	return object{"key_id": key.KeyID, "secret": key.Secret}, err
+}
+
 func (d *driver) cancel(_ context.Context, r *request) (object, error) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -385,20 +470,4 @@ func (d *driver) cancel(_ context.Context, r *request) (object, error) {
 		cancel()
 	}
 	return object{}, nil
-}
-
-// span is the one of the request, as if it had been started in this process.
-type span struct {
-	noop.Span
-	context trace.SpanContext
-}
-
-func (s span) SpanContext() trace.SpanContext { return s.context }
-func (s span) IsRecording() bool              { return true }
-
-func (d *driver) withSpan(ctx context.Context, r *request) (object, error) {
-	carrier := propagation.MapCarrier{"traceparent": r.Traceparent, "tracestate": r.Tracestate}
-	remote := propagation.TraceContext{}.Extract(ctx, carrier)
-	active := span{context: trace.SpanContextFromContext(remote)}
-	return d.run(trace.ContextWithSpan(ctx, active), r.Then)
 }

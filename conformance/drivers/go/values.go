@@ -55,16 +55,31 @@ type request struct {
 	MaxMessages         uint32  `json:"max_messages"`
 
 	lease
-	Acks         []lease `json:"acks"`
-	How          string  `json:"how"`
-	Error        string  `json:"error"`
-	RetryAfterMS *int64  `json:"retry_after_ms"`
-	ThrottleKey  string  `json:"throttle_key"`
-	MS           int64   `json:"ms"`
+	Acks []lease `json:"acks"`
+
+	MessageIDs       []string `json:"message_ids"`
+	ExceptMessageIDs []string `json:"except_message_ids"`
+	How              string   `json:"how"`
+	Error            string   `json:"error"`
+	RetryAfterMS     *int64   `json:"retry_after_ms"`
+	ThrottleKey      string   `json:"throttle_key"`
+	MS               int64    `json:"ms"`
 
 	Settings map[string]json.RawMessage `json:"settings"`
 	Key      string                     `json:"key"`
 	Value    string                     `json:"value"`
+	Entries  map[string]string          `json:"entries"`
+
+	KeepDeadLetters bool   `json:"keep_dead_letters"`
+	Prefix          string `json:"prefix"`
+	Unset           bool   `json:"unset"`
+	Limit           uint32 `json:"limit"`
+	DurationMS      int64  `json:"duration_ms"`
+
+	Name        string     `json:"name"`
+	ACL         []aclEntry `json:"acl"`
+	ExpiresAtMS *int64     `json:"expires_at_ms"`
+	Superadmin  bool       `json:"superadmin"`
 
 	Traceparent string   `json:"traceparent"`
 	Tracestate  string   `json:"tracestate"`
@@ -88,6 +103,11 @@ type message struct {
 type lease struct {
 	MessageID  string `json:"message_id"`
 	LeaseToken string `json:"lease_token"`
+}
+
+type aclEntry struct {
+	Permission fila.Permission `json:"permission"`
+	Pattern    string          `json:"pattern"`
 }
 
 type tlsFiles struct {
@@ -151,8 +171,23 @@ func delivered(messages []*fila.ConsumeMessage) []object {
 			"attempt_count":       m.AttemptCount,
 			"lease_token":         m.LeaseToken,
 			"last_error":          m.LastError,
+			"failures":            failures(m.Failures),
 			"enqueued_at_ms":      epochMS(m.EnqueuedAt),
 			"lease_expires_at_ms": epochMS(m.LeaseExpiresAt),
+		}
+	}
+	return found
+}
+
+func failures(rows []fila.Failure) []object {
+	found := make([]object, len(rows))
+	for i, row := range rows {
+		var cause any
+		if row.Cause != "" {
+			cause = row.Cause
+		}
+		found[i] = object{
+			"failed_at_ms": epochMS(row.FailedAt), "cause": cause, "error": row.Error,
 		}
 	}
 	return found

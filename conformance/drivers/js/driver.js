@@ -6,8 +6,8 @@
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Client, FilaError, VERSION } from "@fila/client";
-import { ROOT_CONTEXT, context, createTraceState, trace } from "@opentelemetry/api";
+import { Client, FilaError, VERSION, processing } from "@fila/client";
+import { ROOT_CONTEXT, SpanKind, context, createTraceState, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 
 const EXIT_AFTER_MS = 1_500;
@@ -19,6 +19,24 @@ const consumers = new Map();
 const running = new Map();
 
 context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+
+// A tracer that keeps what it was told about its latest span.
+let told;
+const tracer = {
+  startSpan(name, { kind, links, attributes }, within) {
+    told = {
+      ...{ name, kind: SpanKind[kind].toLowerCase(), attributes },
+      parent: identity(trace.getSpanContext(within)),
+      links: links.map((link) => identity(link.context)),
+    };
+    return trace.wrapSpanContext({ traceId: "1".repeat(32), spanId: "1".repeat(16) });
+  },
+};
+trace.setGlobalTracerProvider({ getTracer: () => tracer });
+
+function identity(span) {
+  return span ? `${span.traceId}-${span.spanId}` : "";
+}
 
 // --- Between the protocol's values and the SDK's -------------------------------------------------
 
@@ -53,6 +71,10 @@ function shown(message) {
     attempt_count: message.attemptCount,
     lease_token: message.leaseToken,
     last_error: message.lastError,
+    failures: message.failures.map(({ failedAt, cause, error }) => ({
+      failed_at_ms: failedAt?.getTime() ?? null,
+      ...{ cause, error },
+    })),
     enqueued_at_ms: message.enqueuedAt?.getTime() ?? null,
     lease_expires_at_ms: message.leaseExpiresAt?.getTime() ?? null,
   };
@@ -172,6 +194,26 @@ const operations = {
     return { lease_expires_at_ms: end.getTime() };
   },
 
+  async ack_grant({ queue, leaseToken, ...options }, client, signal) {
+    return { messages: await client.ackGrant(queue, leaseToken, { ...options, signal }) };
+  },
+
+  async nack_grant({ queue, leaseToken, error, ...options }, client, signal) {
+    const messages = await client.nackGrant(queue, leaseToken, error, { ...options, signal });
+    return { messages };
+  },
+
+  async extend_grant({ queue, leaseToken, ...options }, client, signal) {
+    const end = await client.extendGrant(queue, leaseToken, { ...options, signal });
+    return { lease_expires_at_ms: end.getTime() };
+  },
+
+  async ack_many({ consumer, messageIds }, client, signal) {
+    const { messages } = consumers.get(consumer);
+    const outcomes = await client.ackMany(messageIds.map((id) => messages.get(id)), { signal });
+    return { results: outcomes.map((error) => error && failure(error)) };
+  },
+
   async ack_concurrently({ queue, acks }, client, signal) {
     const calls = acks.map(camel).map(({ messageId, leaseToken }) =>
       client.ack(queue, messageId, { leaseToken, signal }).then(
@@ -185,11 +227,19 @@ const operations = {
   settle: (fields, client, signal) =>
     settle(consumers.get(fields.consumer).messages.get(fields.messageId), fields, { signal }),
 
+  async process({ consumer, messageId }) {
+    await processing(consumers.get(consumer).messages.get(messageId), () => undefined);
+    return told;
+  },
+
   async create_queue({ queue, settings }, client, signal) {
     return { dead_letter_queue: await client.createQueue(queue, camel(settings), { signal }) };
   },
 
-  delete_queue: ({ queue }, client, signal) => client.deleteQueue(queue, { signal }),
+  async delete_queue({ queue, keepDeadLetters }, client, signal) {
+    const { messages, deadLetters } = await client.deleteQueue(queue, { keepDeadLetters, signal });
+    return { messages, dead_letters: deadLetters };
+  },
 
   async list_queues(fields, client, signal) {
     const queues = await client.listQueues({ signal });
@@ -215,6 +265,32 @@ const operations = {
 
   async get_config({ key }, client, signal) {
     return { value: await client.getConfig(key, { signal }) };
+  },
+
+  set_config_all: ({ entries }, client, signal) => client.setConfigAll(entries, { signal }),
+
+  async list_throttles({ prefix, unset, limit }, client, signal) {
+    const page = await client.listThrottles(prefix, { unset, limit, signal });
+    return {
+      throttles: page.throttles.map(({ key, burst, waiting, pattern, ...row }) => ({
+        ...{ key, burst, waiting, pattern, unset: row.unset, paused: row.paused },
+        rate_per_second: row.ratePerSecond,
+        concurrency_limit: row.concurrencyLimit,
+        in_flight: row.inFlight,
+      })),
+      total_count: page.totalCount,
+    };
+  },
+
+  pause_throttle: ({ key, durationMs }, client, signal) =>
+    client.pauseThrottle(key, { durationMs, signal }),
+
+  resume_throttle: ({ key }, client, signal) => client.resumeThrottle(key, { signal }),
+
+  async create_api_key({ name, acl, expiresAtMs, superadmin }, client, signal) {
+    const expiresAt = expiresAtMs === undefined ? undefined : new Date(expiresAtMs);
+    const key = await client.createApiKey(name, { acl, expiresAt, superadmin, signal });
+    return { key_id: key.keyId, secret: key.secret };
   },
 
   cancel({ target }) {

@@ -14,6 +14,9 @@ from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import fila
@@ -23,6 +26,11 @@ Fields = dict[str, Any]
 _PASSED_ON = (
     *("queue", "headers", "fairness_key", "weight", "throttle_keys", "throttle_cost"),
     *("delay_ms", "ttl_ms", "idempotency_key"),
+)
+
+_THROTTLE = (
+    *("key", "rate_per_second", "burst", "concurrency_limit", "in_flight", "waiting"),
+    *("pattern", "unset", "paused"),
 )
 
 
@@ -35,6 +43,10 @@ class ActiveSpan(trace.NonRecordingSpan):
 
     def is_recording(self) -> bool:
         return True
+
+
+def _identity(context: Any) -> str:
+    return f"{context.trace_id:032x}-{context.span_id:016x}"
 
 
 async def settled(value: Any) -> Any:
@@ -50,6 +62,10 @@ class Operations:
         self._consumers: dict[str, Any] = {}
         self._readers: dict[str, Any] = {}
         self._delivered: dict[tuple[str, str], Any] = {}
+        self._spans = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._spans))
+        trace.set_tracer_provider(provider)
 
     async def run(self, request: Fields) -> Fields:
         given = {name: value for name, value in request.items() if value is not None}
@@ -169,6 +185,25 @@ class Operations:
         client = self._client(given)
         return {"lease_expires_at_ms": _ms(await settled(client.extend(**given | _timeout(given))))}
 
+    async def do_ack_grant(self, given: Fields) -> Fields:
+        client = self._client(given)
+        return {"messages": await settled(client.ack_grant(**given | _timeout(given)))}
+
+    async def do_nack_grant(self, given: Fields) -> Fields:
+        client = self._client(given)
+        return {"messages": await settled(client.nack_grant(**given | _timeout(given)))}
+
+    async def do_extend_grant(self, given: Fields) -> Fields:
+        client = self._client(given)
+        end = await settled(client.extend_grant(**given | _timeout(given)))
+        return {"lease_expires_at_ms": _ms(end)}
+
+    async def do_ack_many(self, given: Fields) -> Fields:
+        client, consumer = self._client(given), given["consumer"]
+        messages = [self._delivered[consumer, it] for it in given["message_ids"]]
+        outcomes = await settled(client.ack_many(messages))
+        return {"results": [error_of(error) if error else None for error in outcomes]}
+
     async def do_ack_concurrently(self, given: Fields) -> Fields:
         client, queue = self._client(given), given["queue"]
         calls = [
@@ -193,8 +228,9 @@ class Operations:
         call = self._client(given).create_queue(given["queue"], **given.get("settings", {}))
         return {"dead_letter_queue": await settled(call)}
 
-    async def do_delete_queue(self, given: Fields) -> None:
-        await settled(self._client(given).delete_queue(given["queue"]))
+    async def do_delete_queue(self, given: Fields) -> Fields:
+        deleted = await settled(self._client(given).delete_queue(**given))
+        return {"messages": deleted.messages, "dead_letters": deleted.dead_letters}
 
     async def do_list_queues(self, given: Fields) -> Fields:
         names = ("name", "depth", "in_flight", "active_consumers")
@@ -216,8 +252,43 @@ class Operations:
     async def do_get_config(self, given: Fields) -> Fields:
         return {"value": await settled(self._client(given).get_config(given["key"]))}
 
+    async def do_set_config_all(self, given: Fields) -> None:
+        await settled(self._client(given).set_config_all(given["entries"]))
+
+    async def do_list_throttles(self, given: Fields) -> Fields:
+        page = await settled(self._client(given).list_throttles(**given))
+        rows = [{name: getattr(row, name) for name in _THROTTLE} for row in page.throttles]
+        return {"throttles": rows, "total_count": page.total_count}
+
+    async def do_pause_throttle(self, given: Fields) -> None:
+        await settled(self._client(given).pause_throttle(**given))
+
+    async def do_resume_throttle(self, given: Fields) -> None:
+        await settled(self._client(given).resume_throttle(given["key"]))
+
+    async def do_create_api_key(self, given: Fields) -> Fields:
+        client = self._client(given)
+        given["acl"] = [fila.AclEntry(**entry) for entry in given.get("acl", ())]
+        if (expires_at_ms := given.pop("expires_at_ms", None)) is not None:
+            given["expires_at"] = datetime.fromtimestamp(expires_at_ms / 1000, UTC)
+        key = await settled(client.create_api_key(**given))
+        return {"key_id": key.key_id, "secret": key.secret}
+
     async def do_cancel(self, given: Fields) -> None:
         self._flavour.cancel(given["target"])
+
+    async def do_process(self, given: Fields) -> Fields:
+        with fila.tracing.processing(self._delivered[given["consumer"], given["message_id"]]):
+            pass
+        (span,) = self._spans.get_finished_spans()
+        self._spans.clear()
+        return {
+            "name": span.name,
+            "kind": span.kind.name.lower(),
+            "parent": _identity(span.parent) if span.parent else "",
+            "links": [_identity(link.context) for link in span.links],
+            "attributes": dict(span.attributes or {}),
+        }
 
     async def do_with_span(self, given: Fields) -> Fields:
         carrier = {name: given[name] for name in ("traceparent", "tracestate") if name in given}
@@ -271,6 +342,14 @@ def _delivery(message: fila.Message) -> Fields:
         "attempt_count": message.attempt_count,
         "lease_token": message.lease_token,
         "last_error": message.last_error,
+        "failures": [
+            {
+                "failed_at_ms": _ms(failure.failed_at),
+                "cause": failure.cause,
+                "error": failure.error,
+            }
+            for failure in message.failures
+        ],
         "enqueued_at_ms": _ms(message.enqueued_at),
         "lease_expires_at_ms": _ms(message.lease_expires_at),
     }

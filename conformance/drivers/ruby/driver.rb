@@ -105,9 +105,9 @@ class Driver
 
   # Runs the block for every element at once, each on a thread of its own, in the active span.
   def concurrently(elements)
-    span = Span.active
+    context = OpenTelemetry::Context.current
     threads = elements.map do |element|
-      Thread.new { Span.with(span) { yield element } }
+      Thread.new { OpenTelemetry::Context.with_current(context) { yield element } }
             .tap { |thread| thread.report_on_exception = false }
     end
     threads.map(&:value)
@@ -224,8 +224,13 @@ class Driver
     same = %i[id queue headers fairness_key weight throttle_keys attempt_count lease_token
               last_error].to_h { |name| [name, message.public_send(name)] }
     { **same, payload: [message.payload].pack("m0"),
+              failures: message.failures.map { |failure| shown_failure(failure) },
               enqueued_at_ms: milliseconds(message.enqueued_at),
               lease_expires_at_ms: milliseconds(message.lease_expires_at) }
+  end
+
+  def shown_failure(failure)
+    { failed_at_ms: milliseconds(failure.failed_at), cause: failure.cause, error: failure.error }
   end
 
   # --- Settling ----------------------------------------------------------------------------------
@@ -246,6 +251,29 @@ class Driver
     positional = [request["queue"], request["message_id"], request["ms"]].compact
     ends_at = client(request).extend_lease(*positional, **options(request, :lease_token))
     { "lease_expires_at_ms" => milliseconds(ends_at) }
+  end
+
+  def op_ack_grant(request)
+    named = options(request, :except_message_ids)
+    { "messages" => client(request).ack_grant(request["queue"], request["lease_token"], **named) }
+  end
+
+  def op_nack_grant(request)
+    positional = [request["queue"], request["lease_token"], request["error"]].compact
+    named = options(request, :except_message_ids, :retry_after_ms, :throttle_key)
+    { "messages" => client(request).nack_grant(*positional, **named) }
+  end
+
+  def op_extend_grant(request)
+    positional = [request["queue"], request["lease_token"], request["ms"]].compact
+    ends_at = client(request).extend_grant(*positional, **options(request, :except_message_ids))
+    { "lease_expires_at_ms" => milliseconds(ends_at) }
+  end
+
+  def op_ack_many(request)
+    held = opened(request).messages
+    outcomes = client(request).ack_many(request["message_ids"].map { |id| held.fetch(id) })
+    { "results" => outcomes.map { |error| error && describe(error) } }
   end
 
   def op_ack_concurrently(request)
@@ -270,6 +298,11 @@ class Driver
     {}
   end
 
+  def op_process(request)
+    Fila::Tracing.processing(opened(request).messages.fetch(request["message_id"])) { nil }
+    OpenTelemetry::Tracer.told
+  end
+
   # --- Operating ---------------------------------------------------------------------------------
 
   def op_create_queue(request)
@@ -278,8 +311,7 @@ class Driver
   end
 
   def op_delete_queue(request)
-    client(request).delete_queue(request["queue"])
-    {}
+    client(request).delete_queue(request["queue"], **options(request, :keep_dead_letters)).to_h
   end
 
   def op_list_queues(request)
@@ -307,6 +339,41 @@ class Driver
     { "value" => client(request).get_config(request["key"]) }
   end
 
+  def op_set_config_all(request)
+    client(request).set_config_all(request["entries"])
+    {}
+  end
+
+  def op_list_throttles(request)
+    page = client(request).list_throttles(*[request["prefix"]].compact,
+                                          **options(request, :unset, :limit))
+    rows = page.throttles.map do |row|
+      row.to_h.slice(:key, :rate_per_second, :burst, :concurrency_limit, :in_flight, :waiting,
+                     :pattern, :unset, :paused)
+    end
+    { "throttles" => rows, "total_count" => page.total_count }
+  end
+
+  def op_pause_throttle(request)
+    client(request).pause_throttle(request["key"], **options(request, :duration_ms))
+    {}
+  end
+
+  def op_resume_throttle(request)
+    client(request).resume_throttle(request["key"])
+    {}
+  end
+
+  def op_create_api_key(request)
+    named = options(request, :superadmin)
+    named[:acl] = (request["acl"] || []).map do |entry|
+      Fila::AclEntry.new(permission: entry["permission"], pattern: entry["pattern"])
+    end
+    expires_at = request["expires_at_ms"]
+    named[:expires_at] = Time.at(0, expires_at, :millisecond, in: "UTC") if expires_at
+    client(request).create_api_key(request["name"], **named).to_h
+  end
+
   # --- About requests ----------------------------------------------------------------------------
 
   def op_cancel(request)
@@ -315,8 +382,8 @@ class Driver
   end
 
   def op_with_span(request)
-    span = Span.of(request["traceparent"], request["tracestate"])
-    Span.with(span) { perform(request["then"]) }
+    span = OpenTelemetry::Span.of(request["traceparent"], request["tracestate"])
+    OpenTelemetry::Trace.with_span(span) { perform(request["then"]) }
   end
 end
 

@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fila::{EnqueueMessage, Error, Message, QueueSettings};
+use fila::{
+    AclEntry, EnqueueMessage, Error, FailureCause, Message, Permission, QueueSettings,
+    ThrottleKeyStats,
+};
 use serde_json::{Value, json};
 
 use crate::operations::Failure;
@@ -96,9 +99,49 @@ pub fn message(message: &Message) -> Value {
         "attempt_count": message.attempt_count,
         "lease_token": message.lease_token,
         "last_error": message.last_error,
+        "failures": message.failures.iter().map(failure).collect::<Vec<_>>(),
         "enqueued_at_ms": message.enqueued_at.map(epoch_ms),
         "lease_expires_at_ms": message.lease_expires_at.map(epoch_ms),
     })
+}
+
+fn failure(failure: &fila::Failure) -> Value {
+    let cause = failure.cause.and_then(|cause| match cause {
+        FailureCause::Nack => Some("nack"),
+        FailureCause::Expired => Some("expired"),
+        FailureCause::MaxAttempts => Some("max_attempts"),
+        FailureCause::Hook => Some("hook"),
+        _ => None,
+    });
+    json!({
+        "failed_at_ms": failure.failed_at.map(epoch_ms),
+        "cause": cause,
+        "error": failure.error,
+    })
+}
+
+pub fn throttle(row: &ThrottleKeyStats) -> Value {
+    json!({
+        "key": row.key,
+        "rate_per_second": row.rate_per_second,
+        "burst": row.burst,
+        "concurrency_limit": row.concurrency_limit,
+        "in_flight": row.in_flight,
+        "waiting": row.waiting,
+        "pattern": row.pattern,
+        "unset": row.unset,
+        "paused": row.paused,
+    })
+}
+
+pub fn acl_entry(given: &Value) -> Result<AclEntry, Failure> {
+    let permission = match required(given, "permission")? {
+        "produce" => Permission::Produce,
+        "consume" => Permission::Consume,
+        "admin" => Permission::Admin,
+        other => return Err(Failure::Crashed(format!("{other} is no permission"))),
+    };
+    Ok(AclEntry::new(permission, required(given, "pattern")?))
 }
 
 pub fn error(error: &Error) -> Value {

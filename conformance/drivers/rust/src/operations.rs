@@ -4,8 +4,12 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
-use fila::{Backoff, Client, ConsumeOptions, Nack, ReceiveOptions, RedriveOptions, TlsOptions};
+use fila::{
+    ApiKeyOptions, Backoff, Client, ConsumeOptions, Nack, ReceiveOptions, RedriveOptions,
+    ThrottleFilter, TlsOptions,
+};
 use futures_util::future::join_all;
 use opentelemetry::trace::FutureExt;
 use serde_json::{Value, json};
@@ -66,7 +70,12 @@ impl Operations {
                 "nack" => self.nack(given).await,
                 "extend" => self.extend(given).await,
                 "ack_concurrently" => self.ack_concurrently(given).await,
+                "ack_many" => self.ack_many(given).await,
+                "ack_grant" => self.ack_grant(given).await,
+                "nack_grant" => self.nack_grant(given).await,
+                "extend_grant" => self.extend_grant(given).await,
                 "settle" => self.settle(given).await,
+                "process" => self.process(given).await,
                 "with_span" => self.with_span(given).await,
                 _ => self.administer(given).await,
             }
@@ -82,9 +91,7 @@ impl Operations {
                 let letters = self.client(given).await?.create_queue(queue, settings).await?;
                 Ok(json!({"dead_letter_queue": letters}))
             }
-            "delete_queue" => {
-                done(self.client(given).await?.delete_queue(required(given, "queue")?).await)
-            }
+            "delete_queue" => self.delete_queue(given).await,
             "list_queues" => self.list_queues(given).await,
             "stats" => self.stats(given).await,
             "redrive" => {
@@ -102,8 +109,54 @@ impl Operations {
                 let value = self.client(given).await?.get_config(required(given, "key")?).await?;
                 Ok(json!({"value": value}))
             }
+            "set_config_all" => {
+                let entries = given["entries"].as_object().into_iter().flatten();
+                let texts = entries.filter_map(|(key, value)| Some((key, value.as_str()?)));
+                done(self.client(given).await?.set_config_all(texts).await)
+            }
+            "list_throttles" => self.list_throttles(given).await,
+            "pause_throttle" => {
+                let (key, duration) = (required(given, "key")?, ms(given, "duration_ms"));
+                done(self.client(given).await?.pause_throttle(key, duration).await)
+            }
+            "resume_throttle" => {
+                done(self.client(given).await?.resume_throttle(required(given, "key")?).await)
+            }
+            "create_api_key" => self.create_api_key(given).await,
             _ => Err(Failure::Unsupported(format!("unknown op {op}"))),
         }
+    }
+
+    async fn delete_queue(&self, given: &Value) -> Outcome {
+        let (client, queue) = (self.client(given).await?, required(given, "queue")?);
+        let deleted = match given["keep_dead_letters"].as_bool() {
+            Some(true) => client.delete_queue_keeping_dead_letters(queue).await?,
+            _ => client.delete_queue(queue).await?,
+        };
+        Ok(json!({"messages": deleted.messages, "dead_letters": deleted.dead_letters}))
+    }
+
+    async fn list_throttles(&self, given: &Value) -> Outcome {
+        let filter = ThrottleFilter {
+            prefix: owned(given, "prefix").unwrap_or_default(),
+            unset: given["unset"].as_bool().unwrap_or_default(),
+            limit: short(given, "limit"),
+        };
+        let page = self.client(given).await?.list_throttles(filter).await?;
+        let throttles: Vec<_> = page.throttles.iter().map(fields::throttle).collect();
+        Ok(json!({"throttles": throttles, "total_count": page.total_count}))
+    }
+
+    async fn create_api_key(&self, given: &Value) -> Outcome {
+        let acl = fields::list(given, "acl").iter().map(fields::acl_entry);
+        let options = ApiKeyOptions {
+            name: required(given, "name")?.to_owned(),
+            acl: acl.collect::<Result<_, _>>()?,
+            expires_at: ms(given, "expires_at_ms").map(|since| UNIX_EPOCH + since),
+            superadmin: given["superadmin"].as_bool().unwrap_or_default(),
+        };
+        let key = self.client(given).await?.create_api_key(options).await?;
+        Ok(json!({"key_id": key.key_id, "secret": key.secret}))
     }
 
     /// The client that a request names, with the deadline that it asks for.
@@ -232,12 +285,39 @@ impl Operations {
     async fn nack(&self, given: &Value) -> Outcome {
         let (queue, message_id) = (required(given, "queue")?, required(given, "message_id")?);
         let token = text(given, "lease_token");
-        let nack = Nack {
-            retry_after: ms(given, "retry_after_ms"),
-            throttle_key: owned(given, "throttle_key"),
-            ..text(given, "error").map(Nack::from).unwrap_or_default()
-        };
-        done(self.client(given).await?.nack(queue, message_id, token, nack).await)
+        done(self.client(given).await?.nack(queue, message_id, token, nack_of(given)).await)
+    }
+
+    async fn ack_grant(&self, given: &Value) -> Outcome {
+        let (queue, token) = (required(given, "queue")?, required(given, "lease_token")?);
+        let except = ids(given, "except_message_ids");
+        let count = self.client(given).await?.ack_grant(queue, token, &except).await?;
+        Ok(json!({"messages": count}))
+    }
+
+    async fn nack_grant(&self, given: &Value) -> Outcome {
+        let (queue, token) = (required(given, "queue")?, required(given, "lease_token")?);
+        let (nack, except) = (nack_of(given), ids(given, "except_message_ids"));
+        let count = self.client(given).await?.nack_grant(queue, token, nack, &except).await?;
+        Ok(json!({"messages": count}))
+    }
+
+    async fn extend_grant(&self, given: &Value) -> Outcome {
+        let (queue, token) = (required(given, "queue")?, required(given, "lease_token")?);
+        let (lease, except) = (ms(given, "ms"), ids(given, "except_message_ids"));
+        let end = self.client(given).await?.extend_grant(queue, token, lease, &except).await?;
+        Ok(json!({"lease_expires_at_ms": fields::epoch_ms(end)}))
+    }
+
+    async fn ack_many(&self, given: &Value) -> Outcome {
+        let consumer = self.consumer(given).await?;
+        let mut messages = Vec::new();
+        for id in ids(given, "message_ids") {
+            messages.push(consumer.delivered(&id).await?);
+        }
+        let settled = self.client(given).await?.ack_many(&messages).await?;
+        let shown = settled.iter().map(|outcome| outcome.as_ref().err().map(fields::error));
+        Ok(json!({"results": shown.collect::<Vec<_>>()}))
     }
 
     async fn extend(&self, given: &Value) -> Outcome {
@@ -295,6 +375,13 @@ impl Operations {
         }))
     }
 
+    async fn process(&self, given: &Value) -> Outcome {
+        let message = self.consumer(given).await?.delivered(required(given, "message_id")?).await?;
+        let recorder = span::Recorder::install();
+        fila::tracing::processing(&message, async { Ok::<_, fila::Error>(()) }).await?;
+        Ok(recorder.told())
+    }
+
     async fn with_span(self: &Arc<Self>, given: &Value) -> Outcome {
         let traceparent = required(given, "traceparent")?;
         let context = span::context(traceparent, text(given, "tracestate"))
@@ -315,4 +402,16 @@ fn hello() -> Value {
 fn done(outcome: fila::Result<()>) -> Outcome {
     outcome?;
     Ok(json!({}))
+}
+
+fn nack_of(given: &Value) -> Nack {
+    Nack {
+        retry_after: ms(given, "retry_after_ms"),
+        throttle_key: owned(given, "throttle_key"),
+        ..text(given, "error").map(Nack::from).unwrap_or_default()
+    }
+}
+
+fn ids(given: &Value, name: &str) -> Vec<String> {
+    fields::list(given, name).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }

@@ -30,6 +30,7 @@ final class Main {
       new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
 
   public static void main(String[] arguments) throws IOException, InterruptedException {
+    Spans.record();
     Operations.warmUp();
     new Main().serve();
     // Clients and consumers may still be open.

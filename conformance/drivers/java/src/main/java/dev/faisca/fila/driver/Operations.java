@@ -6,25 +6,32 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
+import dev.faisca.fila.AclEntry;
 import dev.faisca.fila.Backoff;
 import dev.faisca.fila.CancelledException;
 import dev.faisca.fila.ConsumeMessage;
 import dev.faisca.fila.ConsumeOptions;
 import dev.faisca.fila.Consumer;
+import dev.faisca.fila.DeletedQueue;
 import dev.faisca.fila.EnqueueMessage;
 import dev.faisca.fila.EnqueueResult;
 import dev.faisca.fila.FilaClient;
 import dev.faisca.fila.FilaClientBuilder;
 import dev.faisca.fila.FilaException;
 import dev.faisca.fila.NackOptions;
+import dev.faisca.fila.NewApiKey;
 import dev.faisca.fila.QueueInfo;
 import dev.faisca.fila.QueueSettings;
 import dev.faisca.fila.QueueStats;
 import dev.faisca.fila.RedriveOptions;
+import dev.faisca.fila.ThrottleFilter;
+import dev.faisca.fila.ThrottlePage;
 import dev.faisca.fila.TlsOptions;
+import dev.faisca.fila.Tracing;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -63,7 +70,7 @@ final class Operations {
 
   JsonObject run(Request request) throws Exception {
     return switch (request.op()) {
-      case "hello" -> hello();
+      case "hello" -> Values.hello();
       case "connect" -> connect(request);
       case "close" -> close(request);
       case "enqueue" -> enqueue(request);
@@ -77,7 +84,10 @@ final class Operations {
       case "nack" -> nack(request);
       case "extend" -> extend(request);
       case "ack_concurrently" -> ackConcurrently(request);
+      case "ack_many" -> Grants.ack(client(request), request, consumer(request).messages);
+      case "ack_grant", "nack_grant", "extend_grant" -> Grants.settle(client(request), request);
       case "settle" -> settle(request);
+      case "process" -> process(request);
       case "create_queue" -> createQueue(request);
       case "delete_queue" -> deleteQueue(request);
       case "list_queues" -> listQueues(request);
@@ -85,21 +95,14 @@ final class Operations {
       case "redrive" -> redrive(request);
       case "set_config" -> setConfig(request);
       case "get_config" -> getConfig(request);
+      case "set_config_all" -> setConfigAll(request);
+      case "list_throttles" -> listThrottles(request);
+      case "pause_throttle" -> pauseThrottle(request);
+      case "resume_throttle" -> resumeThrottle(request);
+      case "create_api_key" -> createApiKey(request);
       case "with_span" -> withSpan(request);
       default -> throw new UnsupportedOperationException("there is no op " + request.op());
     };
-  }
-
-  private JsonObject hello() {
-    JsonObject ok = new JsonObject();
-    ok.addProperty("sdk", "fila-java");
-    ok.addProperty("sdk_version", FilaClient.version());
-    ok.addProperty("language", "java " + Runtime.version().feature());
-    JsonArray features = new JsonArray();
-    features.add("tracing");
-    features.add("mtls");
-    ok.add("features", features);
-    return ok;
   }
 
   private JsonObject connect(Request request) {
@@ -271,7 +274,7 @@ final class Operations {
                 request.millis("ms")));
   }
 
-  private static JsonObject lease(Instant end) {
+  static JsonObject lease(Instant end) {
     JsonObject ok = new JsonObject();
     ok.addProperty("lease_expires_at_ms", Values.millis(end));
     return ok;
@@ -312,6 +315,11 @@ final class Operations {
     return new JsonObject();
   }
 
+  private JsonObject process(Request request) throws Exception {
+    Tracing.processing(consumer(request).messages.get(request.text("message_id")), () -> null);
+    return Spans.latest();
+  }
+
   // --- Operate ----------------------------------------------------------------------------------
 
   private JsonObject createQueue(Request request) throws FilaException {
@@ -327,8 +335,15 @@ final class Operations {
   }
 
   private JsonObject deleteQueue(Request request) throws FilaException {
-    client(request).deleteQueue(request.text("queue"));
-    return new JsonObject();
+    String queue = request.text("queue");
+    DeletedQueue deleted =
+        request.isTrue("keep_dead_letters")
+            ? client(request).deleteQueueKeepingDeadLetters(queue)
+            : client(request).deleteQueue(queue);
+    JsonObject ok = new JsonObject();
+    ok.addProperty("messages", deleted.messages());
+    ok.addProperty("dead_letters", deleted.deadLetters());
+    return ok;
   }
 
   private JsonObject listQueues(Request request) throws FilaException {
@@ -374,6 +389,61 @@ final class Operations {
   private JsonObject getConfig(Request request) throws FilaException {
     JsonObject ok = new JsonObject();
     ok.add("value", new JsonPrimitive(client(request).getConfig(request.text("key"))));
+    return ok;
+  }
+
+  private JsonObject setConfigAll(Request request) throws FilaException {
+    Map<String, String> entries = new LinkedHashMap<>();
+    Map<String, JsonElement> given = request.nested("entries").fields().asMap();
+    given.forEach((key, value) -> entries.put(key, value.getAsString()));
+    client(request).setConfigAll(entries);
+    return new JsonObject();
+  }
+
+  private JsonObject listThrottles(Request request) throws FilaException {
+    ThrottleFilter filter = ThrottleFilter.ALL;
+    if (request.field("prefix") != null) {
+      filter = filter.withPrefix(request.text("prefix"));
+    }
+    if (request.isTrue("unset")) {
+      filter = filter.onlyUnset();
+    }
+    if (request.field("limit") != null) {
+      filter = filter.withLimit(request.number("limit"));
+    }
+    ThrottlePage page = client(request).listThrottles(filter);
+    JsonObject ok = new JsonObject();
+    ok.add("throttles", Values.array(page.throttles(), Values::throttle));
+    ok.addProperty("total_count", page.totalCount());
+    return ok;
+  }
+
+  private JsonObject pauseThrottle(Request request) throws FilaException {
+    client(request).pauseThrottle(request.text("key"), request.millis("duration_ms"));
+    return new JsonObject();
+  }
+
+  private JsonObject resumeThrottle(Request request) throws FilaException {
+    client(request).resumeThrottle(request.text("key"));
+    return new JsonObject();
+  }
+
+  private JsonObject createApiKey(Request request) throws FilaException {
+    List<AclEntry> acl =
+        request.field("acl") == null
+            ? List.of()
+            : request.list("acl").map(Values::aclEntry).toList();
+    Duration expiry = request.millis("expires_at_ms");
+    NewApiKey key =
+        client(request)
+            .createApiKey(
+                request.text("name"),
+                acl,
+                expiry == null ? null : Instant.EPOCH.plus(expiry),
+                request.isTrue("superadmin"));
+    JsonObject ok = new JsonObject();
+    ok.addProperty("key_id", key.keyId());
+    ok.addProperty("secret", key.secret());
     return ok;
   }
 

@@ -37,6 +37,10 @@ record Request(JsonObject fields) {
     return value(name, field -> Path.of(field.getAsString()));
   }
 
+  boolean isTrue(String name) {
+    return Boolean.TRUE.equals(value(name, JsonElement::getAsBoolean));
+  }
+
   int number(String name) {
     return fields.get(name).getAsInt();
   }
@@ -50,6 +54,15 @@ record Request(JsonObject fields) {
   Stream<Request> list(String name) {
     return StreamSupport.stream(fields.getAsJsonArray(name).spliterator(), false)
         .map(element -> new Request(element.getAsJsonObject()));
+  }
+
+  /** A list of texts among the fields; empty if there is none. */
+  Stream<String> texts(String name) {
+    JsonElement field = field(name);
+    return field == null
+        ? Stream.empty()
+        : StreamSupport.stream(field.getAsJsonArray().spliterator(), false)
+            .map(JsonElement::getAsString);
   }
 
   /** Passes a field on, if there is one. */

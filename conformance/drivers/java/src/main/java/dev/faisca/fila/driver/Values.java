@@ -4,10 +4,16 @@ package dev.faisca.fila.driver;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import dev.faisca.fila.AclEntry;
 import dev.faisca.fila.ConsumeMessage;
 import dev.faisca.fila.EnqueueMessage;
+import dev.faisca.fila.Failure;
+import dev.faisca.fila.FailureCause;
+import dev.faisca.fila.FilaClient;
 import dev.faisca.fila.FilaException;
+import dev.faisca.fila.Permission;
 import dev.faisca.fila.QueueSettings;
+import dev.faisca.fila.ThrottleKeyStats;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Base64;
@@ -64,9 +70,38 @@ final class Values {
     shown.addProperty("attempt_count", message.attemptCount());
     shown.addProperty("lease_token", message.leaseToken());
     shown.addProperty("last_error", message.lastError());
+    shown.add("failures", array(message.failures(), Values::failure));
     shown.addProperty("enqueued_at_ms", millis(message.enqueuedAt()));
     shown.addProperty("lease_expires_at_ms", millis(message.leaseExpiresAt()));
     return shown;
+  }
+
+  private static JsonElement failure(Failure failure) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("failed_at_ms", millis(failure.failedAt()));
+    FailureCause cause = failure.cause();
+    shown.addProperty("cause", cause == null ? null : cause.name().toLowerCase(Locale.ROOT));
+    shown.addProperty("error", failure.error());
+    return shown;
+  }
+
+  static JsonElement throttle(ThrottleKeyStats row) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("key", row.key());
+    shown.addProperty("rate_per_second", row.ratePerSecond());
+    shown.addProperty("burst", row.burst());
+    shown.addProperty("concurrency_limit", row.concurrencyLimit());
+    shown.addProperty("in_flight", row.inFlight());
+    shown.addProperty("waiting", row.waiting());
+    shown.addProperty("pattern", row.pattern());
+    shown.addProperty("unset", row.isUnset());
+    shown.addProperty("paused", row.isPaused());
+    return shown;
+  }
+
+  static AclEntry aclEntry(Request request) {
+    String permission = request.text("permission").toUpperCase(Locale.ROOT);
+    return new AclEntry(Permission.valueOf(permission), request.text("pattern"));
   }
 
   static Long millis(Instant instant) {
@@ -118,5 +153,18 @@ final class Values {
     return StreamSupport.stream(field.getAsJsonArray().spliterator(), false)
         .map(JsonElement::getAsString)
         .toList();
+  }
+
+  /** What the driver is. */
+  static JsonObject hello() {
+    JsonObject ok = new JsonObject();
+    ok.addProperty("sdk", "fila-java");
+    ok.addProperty("sdk_version", FilaClient.version());
+    ok.addProperty("language", "java " + Runtime.version().feature());
+    JsonArray features = new JsonArray();
+    features.add("tracing");
+    features.add("mtls");
+    ok.add("features", features);
+    return ok;
   }
 }
