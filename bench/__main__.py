@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""`python -m bench [lifecycle | fairness | restart] ...`, or `nox -s bench -- ...`."""
+"""`python -m bench [lifecycle | fairness | ...]`, or `nox -s bench -- ...`; `--help` lists all."""
 
 import argparse
 import sys
 
-from bench import fairness, lifecycle, restart
+from bench import backup, fairness, labels, lifecycle, pages, restart, telemetry, turns
+from bench.peers import command as peers
 
-MEASUREMENTS = {"lifecycle": lifecycle, "fairness": fairness, "restart": restart}
+MEASUREMENTS = {
+    "lifecycle": lifecycle,
+    "fairness": fairness,
+    "turns": turns,
+    "labels": labels,
+    "restart": restart,
+    "backup": backup,
+    "pages": pages,
+    "telemetry": telemetry,
+    "peers": peers,
+}
 
 EXAMPLES = """examples:
   nox -s bench                                   the full lifecycle through the Python SDK
   nox -s bench -- lifecycle --messages 400000 --batch 1000
   nox -s bench -- fairness                       what fairness, throttling and hooks cost
+  nox -s bench -- turns                          how long one call can hold up all others
+  nox -s bench -- labels                         what metrics show of a million keys
   nox -s bench -- restart --messages 1000000     how long a restart with a backlog takes
+  nox -s bench -- backup                         how long a backup holds up everybody
+  nox -s bench -- pages                          what open pages of the dashboard cost
+  nox -s bench -- telemetry                      what metrics cost, on against off
+  nox -s bench -- peers --quick                  Fila beside Redis, RabbitMQ, NATS, beanstalkd
 """
 
 

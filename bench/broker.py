@@ -23,6 +23,7 @@ from typing import Literal
 
 READY = "BENCH READY "
 ENDED = "BENCH ENDED "
+SERVING = "FILA READY "
 
 
 @dataclass
@@ -63,13 +64,33 @@ def broker(data_dir: str | None = None, sync: str = "always") -> Iterator[Measur
                 measured.spent = json.loads(last.removeprefix(ENDED))
 
 
+@contextmanager
+def serving(**settings: str) -> Iterator[tuple[Measured, str]]:
+    """Run a broker as users do, with its HTTP port open; yield it with that port's address."""
+    with tempfile.TemporaryDirectory(prefix="fila-bench-") as folder:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FILA_")}
+        kept |= {"FILA_HTTP__LISTEN_ADDR": "127.0.0.1:0", "FILA_SERVER__LOG_LEVEL": "error"}
+        command = [sys.executable, "-m", "fila_server.main", "--data-dir", f"{folder}/data"]
+        command += ["--listen", "127.0.0.1:0"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**kept, **settings}, cwd=folder
+        ) as process:
+            try:
+                assert process.stdout is not None
+                line = next(it for it in process.stdout if it.startswith(SERVING))
+                ready = json.loads(line.removeprefix(SERVING))
+                yield Measured(ready["address"], process.pid), ready["http_address"]
+            finally:
+                process.terminate()
+
+
 async def serve(data_dir: str, sync: Literal["always", "interval", "never"]) -> None:
     from fila_server.config import Config
-    from fila_server.main import settle_garbage_collector
-    from fila_server.rpc.server import Server
+    from fila_server.main import CORE, settle_garbage_collector
     from fila_server.runtime.engine import Engine
     from fila_server.runtime.hooks import compile_hooks
     from fila_server.storage.rocks import RocksStorage
+    from fila_server.transport.server import Server
 
     config = Config()
     config = replace(
@@ -78,7 +99,10 @@ async def serve(data_dir: str, sync: Literal["always", "interval", "never"]) -> 
         storage=replace(config.storage, sync=sync),
     )
     engine = Engine(
-        config, RocksStorage.open(data_dir), compile_hooks(config.lua), secrets.randbits(26)
+        config,
+        RocksStorage.open(data_dir),
+        compile_hooks(config.lua, config.limits),
+        secrets.randbits(26),
     )
     engine.start()
     settle_garbage_collector()
@@ -96,6 +120,7 @@ async def serve(data_dir: str, sync: Literal["always", "interval", "never"]) -> 
         "storage_s": timing.storage_ns / 1e9,
         "groups": timing.groups,
         "items": timing.items,
+        "is_compiled": CORE == "compiled",
     }
     engine.close_consumers()
     await server.stop(1)

@@ -10,40 +10,32 @@ import asyncio
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
 import fila
 from bench import lifecycle
 from bench.broker import broker
+from bench.core import QUEUE, Core, Turn, acks, messages_in
 from bench.report import Report, percentile
-from fila.v1 import admin_pb2, service_pb2
-from fila_server.config import Config, LuaConfig
-from fila_server.core.broker import Broker
-from fila_server.core.clock import Now
-from fila_server.core.commands import (
-    Ack,
-    Admin,
-    CloseConsumer,
-    Command,
-    Enqueue,
-    FrameTaken,
-    OpenConsumer,
-)
-from fila_server.core.intake import Intake
-from fila_server.core.message import Grant
-from fila_server.core.throttle import Limiter
+from fila.v1 import admin_pb2
+from fila.v1.messages_pb2 import Message
+from fila_server.core.commands import CloseConsumer, Command, FrameTaken
+from fila_server.core.schedule.limiter import Limiter
 from fila_server.hooks.hook import QueueHooks
-from fila_server.runtime.hooks import compile_hooks
 
-QUEUE = "work"
 ROUNDS = 5
 HOOK = """
 function on_enqueue(msg)
   return { fairness_key = msg.headers.tenant, weight = 2, throttle_keys = { msg.headers.provider } }
 end
+function on_failure(msg, error, attempts)
+  if attempts > 3 or error == "no such address" then return { action = "dlq" } end
+  return { action = "retry", delay_ms = 1000 * 2 ^ attempts }
+end
 """
+MESSAGE_ID = "0190a5b0-0000-7000-8000-000000000001"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -55,76 +47,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=[10, 1000, 100_000],
         help="numbers of fairness keys (10 1000 100000)",
     )
-
-
-class Nothing:
-    """A store that keeps nothing: what is left is the scheduler."""
-
-    def get_many(self, column: object, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None] * len(keys)
-
-    def scan(self, column: object, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(())
-
-
-class Core:
-    """A broker without I/O, driven group by group under a clock of its own."""
-
-    def __init__(self, quantum: int = 0) -> None:
-        config = Config()
-        self._intake = Intake(config.limits)
-        self._mono_ns = 10**12
-        self.broker = Broker(config, Nothing(), compile_hooks(LuaConfig()), 1)
-        self.broker.recover(self.now())
-        settings = admin_pb2.QueueConfig(quantum=quantum)
-        self.admin(admin_pb2.CreateQueueRequest(name=QUEUE, config=settings))
-        self.unacked: list[service_pb2.AckRequest] = []
-
-    def now(self) -> Now:
-        return Now(self._mono_ns, self._mono_ns + 10**18)
-
-    def advance(self, ns: int) -> None:
-        self._mono_ns += ns
-
-    def admin(self, request: Any) -> None:
-        self.broker.handle([Admin(0, request)], self.now())
-
-    def enqueue(self, keys: Sequence[str], **fields: Any) -> None:
-        """Enqueue one message per entry of `keys`, in batches."""
-        for start in range(0, len(keys), 1000):
-            batch = service_pb2.EnqueueBatchRequest(
-                messages=[
-                    service_pb2.EnqueueRequest(
-                        queue=QUEUE, payload=b"x" * 64, fairness_key=key, **fields
-                    )
-                    for key in keys[start : start + 1000]
-                ]
-            )
-            drafts = self._intake.drafts(batch.SerializeToString())
-            self.broker.handle([Enqueue(0, drafts)], self.now())
-
-    def open(self, credit: int = 10_000, batch: int = 1000) -> Any:
-        effects = self.broker.handle(
-            [OpenConsumer(0, QUEUE, credit, batch, 0, False, None)], self.now()
-        )
-        return effects.answers[0][1], effects
-
-    def deliveries(self, credit: int, batch: int) -> Iterator[list[service_pb2.ConsumeResponse]]:
-        """Yield frames, as bytes decoded lazily, until nothing more comes; acks as it goes."""
-        consumer, effects = self.open(credit, batch)
-        while effects.frames:
-            frames = [frame for _, _, frame in effects.frames]
-            yield frames
-            commands: list[Command] = [Ack(0, acks_of(grant)) for _, grant, _ in effects.frames]
-            commands += [FrameTaken(consumer) for _ in frames]
-            effects = self.broker.handle(commands, self.now())
-        self.broker.handle([CloseConsumer(consumer, [])], self.now())
-
-
-def acks_of(grant: Grant) -> list[service_pb2.AckRequest]:
-    return [
-        service_pb2.AckRequest(queue=QUEUE, message_id=message.id) for message in grant.messages
-    ]
 
 
 def run(chosen: argparse.Namespace) -> None:
@@ -163,17 +85,34 @@ def _cost(report: Report, count: int, keys: list[int]) -> None:
 
 def _lifecycle_ns(count: int, keys: int) -> int:
     """Deliver and ack a backlog; the enqueue is the same for all and is left out."""
-    core = Core(quantum=1000 if keys == 1 else 0)
+    core = _core(quantum=1000 if keys == 1 else 0)
     names = [f"tenant-{number}" for number in range(keys)]
     core.enqueue(list(itertools.islice(itertools.cycle(names), count)))
     gc.collect()
     gc.disable()
-    began = time.thread_time_ns()
-    for _ in core.deliveries(4000, 1000):
+    began = core.spent_ns
+    for _ in _deliveries(core, 4000, 1000):
         pass
-    spent = time.thread_time_ns() - began
+    spent = core.spent_ns - began
     gc.enable()
     return spent
+
+
+def _core(quantum: int = 0) -> Core:
+    core = Core()
+    core.create(quantum=quantum)
+    return core
+
+
+def _deliveries(core: Core, credit: int, batch: int) -> Iterator[list[Message]]:
+    """Yield the messages of one turn after the other until nothing more comes; acks as it goes."""
+    consumer, turn = core.open(credit, batch)
+    while turn.effects.frames:
+        frames = [messages_in(frame) for _, _, frame in turn.effects.frames]
+        yield [message for frame in frames for message in frame]
+        commands: list[Command] = [acks(frame) for frame in frames]
+        turn = core.turn([*commands, *(FrameTaken(consumer) for _ in frames)])
+    core.turn([CloseConsumer(consumer, [])])
 
 
 async def _whole(report: Report, count: int) -> None:
@@ -221,7 +160,7 @@ def _shares(report: Report, keys: list[int]) -> None:
     for number in keys:
         report.progress(f"shares of {number:,} keys")
         weights = {f"tenant-{n}": 1 + n % 4 for n in range(number)}
-        core = Core()
+        core = _core()
         rounds = 40 if number <= 1000 else 2  # a round of 100,000 keys is 250,000 deliveries
         for weight in (1, 2, 3, 4):
             names = [name for name, own in weights.items() if own == weight]
@@ -242,10 +181,8 @@ def _shares(report: Report, keys: list[int]) -> None:
         )
 
 
-def _messages(core: Core, credit: int, batch: int) -> Iterator[Any]:
-    for frames in core.deliveries(credit, batch):
-        for frame in frames:
-            yield from service_pb2.ConsumeResponse.FromString(frame).messages  # type: ignore[arg-type]
+def _messages(core: Core, credit: int, batch: int) -> Iterator[Message]:
+    return itertools.chain.from_iterable(_deliveries(core, credit, batch))
 
 
 def _quiet_tenant(report: Report) -> None:
@@ -253,7 +190,7 @@ def _quiet_tenant(report: Report) -> None:
     report.progress("a quiet tenant behind 500,000 messages")
     places = {}
     for name, noisy in (("FIFO", ["default"]), ("Fila", [f"noisy-{n}" for n in range(50)])):
-        core = Core()
+        core = _core()
         core.enqueue(list(itertools.islice(itertools.cycle(noisy), 500_000)))
         core.enqueue(["default" if name == "FIFO" else "quiet"], headers={"quiet": "yes"})
         found = (n for n, message in enumerate(_messages(core, 100, 10), 1) if message.headers)
@@ -274,20 +211,16 @@ def _overshoot(report: Report) -> None:
     """Deliveries beyond rate x t + burst, over a simulated hour with 1,000 waiting tenants."""
     report.progress("a bucket for an hour")
     rate, burst = 50.0, 20
-    core = Core()
+    core = _core()
     core.admin(admin_pb2.SetConfigRequest(key="throttle.provider", value=f"{rate},{burst}"))
     core.enqueue([f"tenant-{n % 1000}" for n in range(200_000)], throttle_keys=["provider"])
     times: list[int] = []
-    consumer, effects = core.open(credit=1000, batch=100)
+    consumer, turn = core.open(credit=1000, batch=100)
     end_ns = core.now().mono_ns + 3600 * 10**9
     while core.now().mono_ns < end_ns:
-        commands: list[Command] = []
-        for _, grant, _ in effects.frames:
-            times += [core.now().mono_ns] * len(grant.messages)
-            commands += [FrameTaken(consumer), Ack(0, acks_of(grant))]
-        if not commands:
-            core.advance(max(0, core.broker.next_wake_ns() - core.now().mono_ns))
-        effects = core.broker.handle(commands, core.now())
+        frames = [messages_in(frame) for _, _, frame in turn.effects.frames]
+        times += [core.now().mono_ns] * sum(map(len, frames))
+        turn = _take(core, consumer, frames)
     lowest, worst = 0.0, 0.0
     for count, at in enumerate(times):
         level = count - rate * (at - times[0]) / 1e9
@@ -299,25 +232,28 @@ def _overshoot(report: Report) -> None:
     report.add("of what the bucket allows, used", f"{used:.1%}", "100 %", used=used)
 
 
+def _take(core: Core, consumer: Any, frames: list[list[Message]]) -> Turn:
+    """Settle what came, or wait for the next if nothing did."""
+    if not frames:
+        core.wait()
+    commands = [each for frame in frames for each in (FrameTaken(consumer), acks(frame))]
+    return core.turn(commands)
+
+
 def _parked(report: Report, keys: list[int]) -> None:
     """What one delivery costs when so many tenants wait for one bucket: a token wakes one lane."""
     for number in keys:
         report.progress(f"{number:,} tenants that wait for one bucket")
-        core = Core()
+        core = _core()
         core.admin(admin_pb2.SetConfigRequest(key="throttle.provider", value="1000,1"))
         core.enqueue([f"tenant-{n}" for n in range(number)] * 2, throttle_keys=["provider"])
-        consumer, effects = core.open(credit=1000, batch=100)
+        consumer, turn = core.open(credit=1000, batch=100)
         spent, woken = 0, 0
         while woken < min(number, 2000):
-            commands: list[Command] = []
-            for _, grant, _ in effects.frames:
-                commands += [FrameTaken(consumer), Ack(0, acks_of(grant))]
-            if not commands:
-                core.advance(max(0, core.broker.next_wake_ns() - core.now().mono_ns))
-            began = time.thread_time_ns()
-            effects = core.broker.handle(commands, core.now())
-            spent += time.thread_time_ns() - began
-            woken += sum(len(grant.messages) for _, grant, _ in effects.frames)
+            frames = [messages_in(frame) for _, _, frame in turn.effects.frames]
+            turn = _take(core, consumer, frames)
+            spent += turn.cpu_ns
+            woken += sum(len(messages_in(frame)) for _, _, frame in turn.effects.frames)
         each = spent / woken / 1000
         what = f"a delivery, {number:,} tenants parked on its bucket"
         report.add(what, f"{each:.0f} us", "", **{f"parked_us_{number}": each})
@@ -325,7 +261,7 @@ def _parked(report: Report, keys: list[int]) -> None:
 
 def _bucket_decision(report: Report) -> None:
     limiter = Limiter("provider")
-    limiter.set_rate(1e6, 1e6, 0)
+    limiter.configure(1e6, 1e6, 0, "", 0)
     count = 200_000
 
     def decide() -> None:
@@ -352,20 +288,39 @@ def _best(work: Callable[[], None]) -> int:
 
 def _hook(report: Report) -> None:
     report.progress("hooks")
-    hooks = QueueHooks(QUEUE, on_enqueue_script=HOOK)
+    hooks = QueueHooks(QUEUE, on_enqueue_script=HOOK, on_failure_script=HOOK)
     headers = [
         {"tenant": f"tenant-{n % 100}", "provider": f"p{n % 7}", "kind": "mail"}
         for n in range(20_000)
     ]
+
+    def enqueue(each: dict[str, str], now_ns: int) -> object:
+        return hooks.on_enqueue(each, 64, now_ns)
+
+    def fail(each: dict[str, str], now_ns: int) -> object:
+        return hooks.on_failure(
+            each, MESSAGE_ID, 2, "provider said no", "nack", now_ns, 64, "tenant-1", ("p1",)
+        )
+
+    for hook, call in (("on_enqueue", enqueue), ("on_failure", fail)):
+        waits = _waits(call, headers)
+        for name, part in (("p50", 0.5), ("p99", 0.99)):
+            value = percentile(waits, part) / 1000
+            bar = "< 50 us" if name == "p99" else "a few us"
+            figure = {f"{hook}_{name}_us": value}
+            report.add(f"{hook} call {name}", f"{value:.1f} us", bar, **figure)
+    assert hooks.stats().failures == 0, hooks.stats()
+
+
+def _waits(
+    call: Callable[[dict[str, str], int], object], headers: list[dict[str, str]]
+) -> list[int]:
     waits = []
     gc.collect()
     gc.disable()
     for each in headers:
         began = time.perf_counter_ns()
-        hooks.on_enqueue(each, 64, began)
+        assert call(each, began) is not None
         waits.append(time.perf_counter_ns() - began)
     gc.enable()
-    for name, part in (("p50", 0.5), ("p99", 0.99)):
-        value = percentile(waits, part) / 1000
-        bar = "< 50 us" if name == "p99" else "a few us"
-        report.add(f"hook call {name}", f"{value:.1f} us", bar, **{f"hook_{name}_us": value})
+    return waits

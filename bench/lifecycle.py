@@ -2,7 +2,8 @@
 """The full lifecycle through the Python SDK: enqueue, deliver, ack.
 
 One client process, batches, a durable broker beside it. Three parts, each on messages of its own:
-enqueue alone, consume and ack alone, and both at once, which is the figure that counts.
+enqueue alone, consume and ack alone, and both at once, which is the figure that counts. A fourth
+compares frames that are acked whole with frames that are acked message by message.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from bench.broker import Measured, broker
 from bench.report import Report, percentile
 
 PINGS = 200
+ROUNDS = 4  # of each way to ack, in turn
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +53,11 @@ async def _measure(
         consumed = await _timed(consume(client, "one", chosen.messages, chosen), chosen.messages)
         report.progress("both at once")
         lifecycle = await _timed(both(client, "two", chosen.messages, chosen), chosen.messages)
+        report.progress("whole frames, and message by message")
+        for way, (broker_us, client_us) in (await _settling(client, measured, chosen)).items():
+            text = f"{broker_us:.1f} + {client_us:.1f} us"
+            note = "processor time of broker and client per message"
+            report.add(f"receive and ack, {way}", text, note, **{f"ack_{way}": broker_us})
         report.progress("one at a time")
         waits = await _latencies(client)
     return {
@@ -123,6 +130,39 @@ async def consume(
                 return
 
 
+async def _settling(
+    client: fila.AsyncClient, measured: Measured, chosen: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
+    """Microseconds per message of broker and client, by the way in which frames are acked."""
+    await client.create_queue("frames")
+    frames = max(1, chosen.messages // (2 * ROUNDS * chosen.batch))
+    spent = {"whole": (0.0, 0.0), "one by one": (0.0, 0.0)}
+    for _ in range(ROUNDS):
+        for way, (broker_s, client_s) in spent.items():
+            await produce(client, "frames", frames * chosen.batch, chosen)
+            began = measured.cpu_s(), time.process_time()
+            await _receive_and_ack(client, frames * chosen.batch, chosen.batch, way == "whole")
+            broker_s += measured.cpu_s() - began[0]
+            client_s += time.process_time() - began[1]
+            spent[way] = broker_s, client_s
+    count = ROUNDS * frames * chosen.batch
+    return {way: (a / count * 1e6, b / count * 1e6) for way, (a, b) in spent.items()}
+
+
+async def _receive_and_ack(
+    client: fila.AsyncClient, count: int, batch: int, is_whole: bool
+) -> None:
+    """A frame without its last message is acked one by one; those come at the end."""
+    last = []
+    while count:
+        frame = await client.receive("frames", batch, wait_ms=5000)
+        count -= len(frame)
+        if not is_whole:
+            last.append(frame.pop())
+        assert not any(await client.ack_many(frame))
+    assert not any(await client.ack_many(last))
+
+
 async def _latencies(client: fila.AsyncClient) -> list[float]:
     """Seconds from the call of enqueue to the message in a waiting consumer's hands."""
     waits = []
@@ -147,4 +187,5 @@ def _shares(report: Report, spent: dict[str, float]) -> None:
         report.add(f"server time in {name}", f"{share:.0%}", "", **{f"share_{name.lower()}": share})
     per_group = spent["items"] / max(1, spent["groups"])
     report.add("items per group commit", f"{per_group:,.0f}", items_per_group=per_group)
+    report.note(f"The broker's core is {'compiled' if spent['is_compiled'] else 'in Python'}.")
     report.note("One client process and the broker share the machine's cores; fsync as configured.")

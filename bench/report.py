@@ -4,6 +4,7 @@
 import json
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,12 +23,17 @@ class Row(NamedTuple):
 class Report:
     """Collects figures and prints them when the measurement is over."""
 
-    def __init__(self, title: str, is_json: bool) -> None:
+    def __init__(
+        self, title: str, is_json: bool, columns: Sequence[str] = ("measured", "value", "bar")
+    ) -> None:
         self._title = title
         self._is_json = is_json
+        self._columns = columns
         self._rows: list[Row] = []
         self._figures: dict[str, object] = {"machine": machine()}
-        self._console = Console(stderr=is_json, highlight=False)
+        # A pipe has no width; a table that breaks its lines there is no help to anybody.
+        width = None if sys.stdout.isatty() else 120
+        self._console = Console(stderr=is_json, highlight=False, width=width)
         self._console.print(f"[bold]{title}[/bold]  {machine()}")
 
     def progress(self, text: str) -> None:
@@ -45,9 +51,10 @@ class Report:
             print(json.dumps(self._figures))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-        table.add_column("measured")
-        table.add_column("value", justify="right")
-        table.add_column("bar", style="dim")
+        what, value, bar = self._columns
+        table.add_column(what)
+        table.add_column(value, justify="right")
+        table.add_column(bar, style="dim")
         for row in self._rows:
             if row.what:
                 table.add_row(*row)

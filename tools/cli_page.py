@@ -19,9 +19,11 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m tools.cli_page`. DO NOT EDIT -->
 
-Every command takes `--json`, which answers in JSON for programs, and `--help`. The exit code is 0
-when it is done, 1 when it failed (one line on standard error says why and what to do), 2 for wrong
-usage, 130 after Ctrl-C.
+Every command takes `--json`, which answers in JSON for programs, and `-h` or `--help`. The exit
+code is 0 when it is done, 1 when it failed (one line on standard error says why and what to do;
+with `--json` one document), 2 for wrong usage, 130 after Ctrl-C. `fila status` and `fila doctor`
+also end with 1 when they find something critical. Examples are in
+[operating from the terminal](../guides/operating-from-the-terminal.md).
 
 ## Connecting
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Which module may import which.
 
-    errors, config <- core <- hooks, storage <- runtime <- rpc <- main        cli -> fila (the SDK)
+    limits <- errors, config <- core <- hooks, storage <- runtime <- rpc <- transport, http <- main
+    cli -> fila (the SDK), doctor
+    within core: wire <- schedule <- traffic <- admin <- broker and its kin
 
 Nothing points back, so that the core can be tested, simulated and replayed without a clock, a disk
 or a network. Imports under TYPE_CHECKING count too, except where TYPES_ONLY says otherwise.
@@ -20,21 +22,42 @@ PACKAGE = "fila_server"
 
 # For each room of the broker, the other rooms (or single modules of them) that it may import.
 ARROW: dict[str, frozenset[str]] = {
+    "limits": frozenset(),
     "errors": frozenset(),
     "log": frozenset(),
     "version": frozenset(),
-    "config": frozenset({"errors", "version"}),
+    "config": frozenset({"limits", "errors", "version"}),
     # storage.api holds pure types: what a write is, not how it is made.
-    "core": frozenset({"errors", "storage.api"}),
+    "core": frozenset({"limits", "errors", "storage.api"}),
     "telemetry": frozenset({"errors", "config", "version"}),
-    "hooks": frozenset({"errors", "config", "core"}),
-    "storage": frozenset({"errors", "config", "core"}),
+    "hooks": frozenset({"limits", "errors", "config", "core"}),
+    "storage": frozenset({"limits", "errors", "config", "core"}),
 }
 ARROW["runtime"] = frozenset(ARROW) - {"log"}  # everybody logs, only main says where to
+ARROW["sources"] = frozenset({"config"})
 ARROW["rpc"] = ARROW["runtime"] | {"runtime"}
-ARROW["main"] = ARROW["rpc"] | {"rpc", "log"}
+ARROW["transport"] = ARROW["http"] = ARROW["rpc"] | {"rpc"}
+ARROW["main"] = ARROW["http"] | {"transport", "http", "log", "sources"}
 ARROW["__main__"] = frozenset({"main"})
-ARROW["cli"] = frozenset({"config", "hooks", "version"})
+# Looks at what a start would find, with the code that a start would run; it starts nothing.
+ARROW["doctor"] = frozenset(
+    {"limits", "config", "sources", "storage", "runtime.descriptors", "transport.tls"}
+)
+# `fila hook test`, `fila doctor`, `fila verify` and `fila restore` work without a broker, so they
+# bring the part that they need.
+ARROW["cli"] = frozenset(
+    {"limits", "errors", "config", "hooks", "version", "doctor", "storage.backups"}
+)
+
+# Rooms within the core, and which parts of the core each may import beside itself. None: all but
+# those above it.
+CORE_ROOMS: dict[str, frozenset[str] | None] = {
+    "wire": frozenset({"names"}),
+    "schedule": frozenset({"clock", "wire"}),
+    "traffic": None,
+    "admin": None,
+}
+CORE_TOP = frozenset({"broker", "chores", "recovery", "check", "migration"})
 
 # What a room may import under TYPE_CHECKING only: the core is handed its settings, and must not
 # bring in the module that reads them from disk.
@@ -45,7 +68,7 @@ TYPES_GUARDS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 # the manifest declares.
 OUTSIDE: dict[str, frozenset[str]] = {
     # Messages of protobuf are values with an encoding: no I/O, clock or randomness. gRPC is not.
-    "core": frozenset({"fila.v1", "google.protobuf"}),
+    "core": frozenset({"fila.v1", "google.protobuf", "sortedcontainers"}),
     "cli": frozenset({"fila", "click", "rich"}),
 }
 
@@ -92,6 +115,7 @@ def broker_module(path: str, module: ast.Module) -> Iterator[Problem]:
             yield Problem(path, found.line, "import-arrow", advice)
     if room == "core":
         yield from wall_clock(path, module)
+        yield from core_rooms(path, name, module)
 
 
 def breach(room: str, target: str, rooms: frozenset[str]) -> str | None:
@@ -111,6 +135,23 @@ def breach(room: str, target: str, rooms: frozenset[str]) -> str | None:
         others = ", ".join(sorted(outside))
         return f"{room} may not import {target}; it may import {others}"
     return None
+
+
+def core_rooms(path: str, name: str, module: ast.Module) -> Iterator[Problem]:
+    """Yield what breaks the arrow between the rooms of the core."""
+    room, _, rest = name.removeprefix(f"{PACKAGE}.core.").partition(".")
+    if not rest or room not in CORE_ROOMS:
+        return
+    allowed = CORE_ROOMS[room]
+    for found in imports(name, module):
+        if not found.target.startswith(f"{PACKAGE}.core."):
+            continue
+        part = found.target.removeprefix(f"{PACKAGE}.core.").split(".")[0]
+        is_above = part in CORE_TOP or (room == "traffic" and part == "admin")
+        if part != room and (is_above or (allowed is not None and part not in allowed)):
+            yield Problem(
+                path, found.line, "import-arrow", f"core.{room} may not import core.{part}"
+            )
 
 
 def is_within(target: str, modules: frozenset[str]) -> bool:

@@ -18,6 +18,7 @@ def found(module: str, text: str) -> list[Problem]:
         ("fila_server.core.queue", "import heapq, struct"),
         ("fila_server.core.queue", "from collections.abc import Iterator"),
         ("fila_server.core.queue", "from fila_server.errors import QueueFull"),
+        ("fila_server.core.queue", "from fila_server.limits import MAX_WEIGHT"),
         ("fila_server.core.queue", "from fila_server.storage.api import Column"),
         ("fila_server.core.queue", "from fila_server.storage import api"),
         ("fila_server.core.queue", "from . import lane"),
@@ -27,11 +28,13 @@ def found(module: str, text: str) -> list[Problem]:
         ("fila_server.core.state", "if TYPE_CHECKING:\n    from fila_server.config import Config"),
         ("fila_server.storage.rocks", "import os, rocksdict"),
         ("fila_server.runtime.engine", "from fila_server.core import broker"),
-        ("fila_server.rpc.server", "from fila_server.runtime.engine import Engine"),
-        ("fila_server.main", "from fila_server.rpc import server"),
+        ("fila_server.rpc.service", "from fila_server.runtime.engine import Engine"),
+        ("fila_server.transport.server", "from fila_server.rpc import service"),
+        ("fila_server.main", "from fila_server.transport import server"),
         ("fila_server.cli.app", "import click, rich.table, fila, os"),
         ("fila_server.cli.hook", "from fila_server.hooks import lua"),
         ("fila_server.cli.app", "from fila_server import __version__"),
+        ("fila_server.cli.values", "from fila_server.limits import MAX_RATE"),
     ],
 )
 def test_with_the_arrow(module: str, text: str) -> None:
@@ -57,10 +60,17 @@ def test_with_the_arrow(module: str, text: str) -> None:
         ("fila_server.core.records", "from fila.v1.service_pb2_grpc import FilaServiceStub"),
         ("fila_server.core.queue", "import datetime\nx = datetime.datetime.now()"),
         ("fila_server.core.queue", "from datetime import datetime\nx = datetime.utcnow()"),
+        ("fila_server.core.wire.records", "from fila_server.core.schedule.lane import Lane"),
+        ("fila_server.core.schedule.lane", "from fila_server.core.state import State"),
+        ("fila_server.core.traffic.letters", "from fila_server.core.admin import queues"),
+        ("fila_server.core.admin.stats", "from fila_server.core import broker"),
+        ("fila_server.limits", "from fila_server.errors import FilaError"),
         ("fila_server.storage.rocks", "from fila_server.hooks import lua"),
         ("fila_server.storage.rocks", "from fila_server.runtime import engine"),
-        ("fila_server.runtime.engine", "from fila_server.rpc import server"),
-        ("fila_server.rpc.server", "import fila_server.main"),
+        ("fila_server.runtime.engine", "from fila_server.rpc import service"),
+        ("fila_server.rpc.service", "from fila_server.transport import server"),
+        ("fila_server.http.app", "from fila_server.transport import server"),
+        ("fila_server.transport.server", "import fila_server.main"),
         ("fila_server.cli.app", "from fila_server.core import broker"),
         ("fila_server.cli.app", "import grpc"),
         ("fila_server.errors", "from fila_server import config"),
@@ -80,7 +90,7 @@ def test_the_message_says_what_is_allowed() -> None:
     [problem] = found("fila_server.cli.app", "\nimport fila_server.core")
     assert str(problem) == (
         "server/src/fila_server/cli/app.py:2: import-arrow: cli may not import fila_server.core; "
-        "it may import config, hooks, version"
+        "it may import config, doctor, errors, hooks, limits, storage.backups, version"
     )
 
 

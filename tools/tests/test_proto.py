@@ -117,3 +117,27 @@ def test_stale_missing_and_left_over_files_are_named(repository: Path) -> None:
         "out/fila/v1/messages_pb2.py: stale",
         "out/fila/v1/gone_pb2.py: no .proto file makes this",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changelog", "status", "verdict"),
+    [
+        ("# Changelog\n\n## Unreleased\n", 0, "changed, which it may before its first release, w"),
+        ("# Changelog\n\n## Unreleased\n\n## 0.1.0 - 2026-01-01\n", 1, "BROKEN w"),
+    ],
+)
+def test_a_break_is_refused_once_there_is_a_release(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changelog: str,
+    status: int,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr(proto, "PACKAGES", ())
+    monkeypatch.setattr(proto, "lint", lambda: True)
+    (repository / "CHANGELOG.md").write_text(changelog)
+    first = commit(repository, CONTRACT(FIELD))
+    commit(repository, CONTRACT(""))
+    assert proto.check() == status
+    assert f"proto: {verdict}ith {first[:12]} (the commit before)" in capsys.readouterr().out
