@@ -3,6 +3,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -76,6 +77,16 @@ def test_what_is_not_whole_is_acked_one_by_one(broker, client, wire):
     assert client.ack_many(batch) == [None] * 5
     assert settlements(broker) == []
     assert acked(broker) == ["t0-0", "t0-1", "t1-0", "t2-0", "t2-0"]
+
+
+def test_records_of_a_delivery_are_acked_one_by_one(broker, client, wire):
+    """A program that took only queue, id and token along can settle with them."""
+    deliver(broker, wire, 2)
+    settle(broker)
+    kept = [SimpleNamespace(queue=m.queue, id=m.id, lease_token=m.lease_token)
+            for m in client.receive("orders", 2)]
+    assert client.ack_many(kept) == [None, None]
+    assert settlements(broker) == [] and acked(broker) == ["t0-0", "t0-1"]
 
 
 def test_a_frame_larger_than_a_batch_is_still_one(broker, client, wire):

@@ -131,7 +131,11 @@ class _Acks:
 
     def __init__(self, peer: Peer, messages: Iterable[Message]) -> None:
         self._peer = peer
-        self._deliveries = [Delivery(m.queue, m.lease_token, m._frame_size, m.id) for m in messages]
+        # A program may settle by its own record of queue, id and token, as the Spark connector does;
+        # nobody knows then what came together with a message, and it is acked by itself.
+        self._deliveries = [
+            Delivery(m.queue, m.lease_token, getattr(m, "_frame_size", 0), m.id) for m in messages
+        ]
         self._frames = _grants.whole_frames(self._deliveries) if peer.has_grants else []
         self._found: dict[int, FilaError | None] = {}
 
