@@ -83,8 +83,10 @@ def test_records_of_a_delivery_are_acked_one_by_one(broker, client, wire):
     """A program that took only queue, id and token along can settle with them."""
     deliver(broker, wire, 2)
     settle(broker)
-    kept = [SimpleNamespace(queue=m.queue, id=m.id, lease_token=m.lease_token)
-            for m in client.receive("orders", 2)]
+    kept = [
+        SimpleNamespace(queue=m.queue, id=m.id, lease_token=m.lease_token)
+        for m in client.receive("orders", 2)
+    ]
     assert client.ack_many(kept) == [None, None]
     assert settlements(broker) == [] and acked(broker) == ["t0-0", "t0-1"]
 

@@ -131,8 +131,8 @@ class _Acks:
 
     def __init__(self, peer: Peer, messages: Iterable[Message]) -> None:
         self._peer = peer
-        # A program may settle by its own record of queue, id and token, as the Spark connector does;
-        # nobody knows then what came together with a message, and it is acked by itself.
+        # A program may settle by its own record of queue, id and token, as the Spark connector
+        # does; nobody knows then what came together with a message, and it is acked by itself.
         self._deliveries = [
             Delivery(m.queue, m.lease_token, getattr(m, "_frame_size", 0), m.id) for m in messages
         ]
