@@ -61,10 +61,18 @@ def test_what_needs_no_broker_imports_neither_grpc_nor_a_renderer(words: tuple[s
 
 @pytest.mark.parametrize(
     "words",
-    [("enqueue", "{}", "--payload", "x"), ("--json", "stats", "{}"), ("queue", "pause", "{}")],
+    [
+        ("enqueue", "{}", "--payload", "x"),
+        ("--json", "stats", "{}"),
+        ("queue", "pause", "{}"),
+        ("queue", "list"),
+        ("stats", "{}"),
+        ("status",),
+        ("throttle", "list"),
+    ],
     ids=" ".join,
 )
-def test_a_sentence_and_a_document_import_no_renderer(
+def test_an_answer_that_is_printed_once_imports_no_renderer(
     fila: Fila, queue: str, words: tuple[str, ...]
 ) -> None:
     found = slow_modules(*(word.format(queue) for word in words), address=fila.address)

@@ -7,8 +7,8 @@ import click
 
 from fila_server.cli import failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
-from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Column, Table
 from fila_server.cli.values import Whole
 from fila_server.cli.words import counted, quoted, shell_word
 
@@ -59,7 +59,7 @@ def list_(session: Session, prefix: str) -> None:
         render.print_document({"entries": entries})
     elif entries:
         columns = [Column("KEY", keep=True), Column("VALUE")]
-        render.show(render.table(columns, sorted(entries.items())))
+        render.show(Table(columns, sorted(entries.items())))
     elif prefix:
         render.say(f"No entries start with {quoted(prefix)}. See all with: fila config list")
     else:

@@ -12,8 +12,8 @@ import click
 
 from fila_server.cli import failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
-from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Column, Table
 from fila_server.cli.values import DURATION, PERMIT
 from fila_server.cli.words import quoted, since, until
 
@@ -101,7 +101,7 @@ def list_(session: Session) -> None:
             (key.key_id, key.name, f"{since(key.created_at)} ago", _expiry(key), _may(key))
             for key in keys
         ]
-        render.show(render.table(columns, rows))
+        render.show(Table(columns, rows))
     else:
         render.say("No API keys yet. Create one with: fila auth create NAME --allow produce:QUEUE")
 
@@ -164,7 +164,7 @@ def get(session: Session, key_id: str) -> None:
     elif found.entries:
         rows = [(str(entry.permission), entry.pattern) for entry in found.entries]
         columns = [Column("PERMISSION", keep=True), Column("PATTERN")]
-        render.show(render.table(columns, rows))
+        render.show(Table(columns, rows))
     else:
         render.say(f"API key {quoted(key_id)} may do nothing")
 

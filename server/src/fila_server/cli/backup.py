@@ -15,6 +15,7 @@ import click
 from fila_server.cli import render
 from fila_server.cli.command import BrokerCommand, OfflineCommand
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Column, Table
 from fila_server.cli.words import counted, one_line
 
 if TYPE_CHECKING:
@@ -130,9 +131,9 @@ def _show(session: Session, path: Path, verified: "Verified", what: str) -> None
         f"{what}: {one_line(str(path))}, {kind}, {size(verified.bytes)},"
         f" format {verified.format}, sequence {found.sequence}"
     )
-    columns = (render.Column("queue"), render.Column("messages", number=True))
+    columns = (Column("queue"), Column("messages", number=True))
     if found.queues:
-        render.show(render.table(columns, found.queues.items()))
+        render.show(Table(columns, found.queues.items()))
     render.say(f"{counted(found.messages, 'message')} in {counted(len(found.queues), 'queue')}")
 
 

@@ -219,7 +219,7 @@ class _Printer:
         else:
             from fila_server.cli import views
 
-            render.show(views.message(message))
+            render.show(*views.message(message))
 
     def _settle(self, client: "Client", batch: "list[ConsumeMessage]") -> None:
         if not batch or not (self._ack or self._nack):

@@ -11,9 +11,10 @@ import click
 from fila_server.cli import render
 from fila_server.cli.command import OfflineCommand
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Line
 from fila_server.cli.words import counted, one_line
 
-_STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "bold red"}
+_STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "red"}
 
 
 @click.command(
@@ -48,11 +49,9 @@ def doctor(
     if session.json:
         render.print_document({"checks": found, "is_ready": not bad})
     else:
-        from rich.text import Text
-
         for it in found:
-            level = Text(f"{it.severity:<9}", style=_STYLES[it.severity])
-            render.show(Text.assemble(level, f"{it.check}: {one_line(it.what)}"))
+            level = (f"{it.severity:<9}", _STYLES[it.severity])
+            render.show(Line(level, f"{it.check}: {one_line(it.what)}"))
             if it.remedy:
                 render.say(f"         what to do: {one_line(it.remedy)}")
         doubts = counted(sum(it.severity == "warning" for it in found), "warning")

@@ -4,43 +4,38 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from fila_server.cli import views
 from fila_server.cli.overview import Rates, Row
-from fila_server.cli.render import Column, table
 from fila_server.cli.shares import Share, bar
+from fila_server.cli.sheet import Column, Line, Part, Table
 from fila_server.cli.words import counted, duration, one_line, quoted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fila import FairnessKeyStats, QueueStats
 
 
-def overview(title: str, rows: Sequence[Row], height: int) -> RenderableType:
+def overview(title: str, rows: Sequence[Row], height: int) -> list[Part]:
     """All queues, those in trouble first, as many as fit."""
     waiting = sum(row.info.depth for row in rows)
     in_flight = sum(row.info.in_flight for row in rows)
     dead = sum(row.dead_letters for row in rows)
     totals = f"{counted(len(rows), 'queue')}, {waiting:,} waiting, {in_flight:,} in flight"
-    parts: list[RenderableType] = [
-        Text(title, style="bold"),
-        Text(f"{totals}, {counted(dead, 'dead letter')}"),
+    parts: list[Part] = [
+        Line((title, "bold")),
+        f"{totals}, {counted(dead, 'dead letter')}",
         "",
     ]
     if not rows:
-        return Group(*parts, "No queues yet. Create one with: fila queue create NAME")
+        return [*parts, "No queues yet. Create one with: fila queue create NAME"]
     # Title, totals, blank, head, and the line that says how many more there are.
     shown = rows[: max(1, height - 5)]
     parts.append(_queues(shown))
     if len(shown) < len(rows):
         parts.append(f"... and {len(rows) - len(shown):,} more, in less trouble")
-    return Group(*parts)
+    return parts
 
 
-def _queues(rows: Sequence[Row]) -> "Table":
+def _queues(rows: Sequence[Row]) -> Table:
     columns = [
         Column("QUEUE"),
         Column("WAITING", number=True),
@@ -62,11 +57,11 @@ def _queues(rows: Sequence[Row]) -> "Table":
             row.info.throttled,
             row.dead_letters,
             *_per_second(row.rates),
-            Text(", ".join(row.troubles), style="yellow"),
+            Line((", ".join(row.troubles), "yellow")),
         )
         for row in rows
     ]
-    return table(columns, cells)
+    return Table(columns, cells)
 
 
 def _per_second(rates: Rates | None) -> tuple[str, str, str]:
@@ -103,20 +98,20 @@ def queue(
     rates: Rates | None,
     shares: Mapping[str, Share],
     height: int,
-) -> RenderableType:
+) -> list[Part]:
     """One queue: its numbers, the share of each key against its entitled one, what holds it up."""
-    parts: list[RenderableType] = [
-        Text(title, style="bold"),
-        Text(_numbers(stats)),
-        Text(rates_line(rates) or "rates follow with the next look"),
+    parts: list[Part] = [
+        Line((title, "bold")),
+        _numbers(stats),
+        rates_line(rates) or "rates follow with the next look",
     ]
     if stats.hooks is not None and stats.hooks.last_error:
-        parts.append(Text(views.hook_trouble(stats.hooks)))
-    below: list[RenderableType] = []
+        parts.append(views.hook_trouble(stats.hooks))
+    below: list[Part] = []
     if stats.per_throttle_stats:
         below += ["", views.throttles(stats.per_throttle_stats[: _fitting(height, 4)])]
     if stats.waits:
-        below += ["", Text(views.waits_line(stats.waits))]
+        below += ["", views.waits_line(stats.waits)]
     if stats.consumers:
         below += ["", views.consumers(stats.consumers[: _fitting(height, 4)])]
     if stats.per_key_stats:
@@ -125,7 +120,7 @@ def queue(
         if stats.active_fairness_keys > len(shown):
             more = stats.active_fairness_keys - len(shown)
             parts.append(f"... and {counted(more, 'more key')} with fewer waiting")
-    return Group(*parts, *below)
+    return [*parts, *below]
 
 
 def _fitting(height: int, part: int) -> int:
@@ -144,7 +139,7 @@ def _numbers(stats: "QueueStats") -> str:
     )
 
 
-def _keys(keys: "Sequence[FairnessKeyStats]", shares: Mapping[str, Share]) -> "Table":
+def _keys(keys: "Sequence[FairnessKeyStats]", shares: Mapping[str, Share]) -> Table:
     widest = max((max(it.share, it.entitled) for it in shares.values()), default=0.0) or 1.0
     columns = [
         Column("FAIRNESS KEY"),
@@ -170,15 +165,15 @@ def _keys(keys: "Sequence[FairnessKeyStats]", shares: Mapping[str, Share]) -> "T
                 key.throttled,
                 f"{found.share:.1%}" if found else "-",
                 f"{found.entitled:.1%}" if found else "-",
-                Text(bar(found.share, found.entitled, widest), "green") if found else "",
+                Line((bar(found.share, found.entitled, widest), "green")) if found else "",
                 duration(waits.wait_p50_ms) if waits else "-",
                 duration(waits.wait_p95_ms) if waits else "-",
                 "paused" if key.paused else "",
             )
         )
     if not any(key.paused for key in keys):
-        return table(columns[:-1], [row[:-1] for row in rows])
-    return table(columns, rows)
+        return Table(columns[:-1], [row[:-1] for row in rows])
+    return Table(columns, rows)
 
 
 def title(queue: str | None, address: str, at: str, interval: float) -> str:

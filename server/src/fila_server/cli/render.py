@@ -3,7 +3,7 @@
 
 Nothing here knows what a queue is. Text from a broker goes through `one_line` before it is shown,
 and rich's markup is off, so no payload or key can style, move or fake what a person reads. rich is
-imported when something is drawn: that takes longer than most answers.
+imported when something moves: that takes longer than most answers.
 """
 
 import base64
@@ -11,33 +11,23 @@ import dataclasses
 import enum
 import json
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from fila_server.cli.words import one_line
+from fila_server.cli.sheet import Part, drawn
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-# Wide enough that a table in a pipe is never cut, unless COLUMNS says how wide it may be.
-_PIPE_WIDTH = 1_000
-_LINE_END_BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console for stdout or stderr; without colours and without a width when it is a pipe."""
+    """A console for what moves on stdout or stderr."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    is_wide = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(
-        file=stream,
-        width=_PIPE_WIDTH if is_wide else None,
+        file=sys.stderr if stderr else sys.stdout,
         markup=False,
         emoji=False,
         highlight=False,
@@ -50,61 +40,23 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-class Column(NamedTuple):
-    """A column; numbers stand at the right, and `keep` means that the text is never shortened."""
-
-    title: str
-    number: bool = False
-    keep: bool = False
-
-
-def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, header: bool = True
-) -> "Table":
-    """An aligned table without lines; cells that do not fit end in an ellipsis."""
-    from rich.table import Table
-
-    result = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header
-    )
-    cells = [[_cell(value) for value in row] for row in rows]
-    for index, column in enumerate(columns):
-        widest = max((len(row[index]) for row in cells), default=0)
-        keep = column.keep or column.number
-        result.add_column(
-            column.title,
-            justify="right" if column.number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=max(widest, len(column.title)) if keep else min(len(column.title), 6),
-        )
-    for row in cells:
-        result.add_row(*row)
-    return result
-
-
-def _cell(value: object) -> "Text":
-    from rich.text import Text
-
-    if isinstance(value, Text):
-        return value
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    if isinstance(value, int):
-        return Text(f"{value:,}")
-    if isinstance(value, float):
-        return Text(f"{value:,.1f}".removesuffix(".0"))
-    return Text(one_line(str(value)))
-
-
-def show(*parts: object) -> None:
-    """Prints tables and lines of text, without the blanks that rich leaves at the ends of lines."""
-    out = console()
-    with out.capture() as captured:
-        for part in parts:
-            out.print(part)
-    sys.stdout.write(_LINE_END_BLANKS.sub("", captured.get()))
+def show(*parts: Part) -> None:
+    """Prints tables and lines of text; a pipe gets them as wide as they are, and no styles."""
+    has_styles = is_terminal()
+    for line in drawn(parts, _width()):
+        sys.stdout.write(line.encoded(has_styles=has_styles) + "\n")
     sys.stdout.flush()
+
+
+def _width() -> int | None:
+    """The characters of a line: what COLUMNS says, or the terminal; a pipe has no end."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdigit() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def say(text: str) -> None:

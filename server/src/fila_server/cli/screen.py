@@ -10,13 +10,17 @@ import sys
 import termios
 import time
 import tty
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from rich.console import Group
 from rich.live import Live
 
+from fila_server.cli.sheet import Part
+
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 _QUIT = (b"q", b"Q")
 _TYPED_BYTES = 64
@@ -48,8 +52,8 @@ class Screen:
             if self._before is not None:
                 termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
 
-    def draw(self, view: "RenderableType") -> None:
-        self._live.update(view, refresh=True)
+    def draw(self, view: Iterable[Part]) -> None:
+        self._live.update(Group(*view), refresh=True)
 
     def is_quit_within(self, seconds: float) -> bool:
         """Waits so long, or until q is pressed."""

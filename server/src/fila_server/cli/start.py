@@ -3,7 +3,7 @@
 
 Loading modules makes many objects and no garbage, and taking an interpreter down piece by piece
 gives nothing that the system does not take back at once. Together they were a third of a command.
-Two parts of the libraries are loaded by them whether or not anybody uses them, and took another:
+Some parts of the libraries are loaded by others whether or not anybody uses them, and took another:
 they are loaded when somebody does.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 # Objects made before anybody looks for garbage; the broker has a like number.
 _OBJECTS = 200_000
-# gRPC for asyncio, of which a command makes no use, and protobuf in Python, which is for machines
-# that have none in C.
-_SELDOM = ("grpc.aio", "google.protobuf.internal.python_message")
+# asyncio, and gRPC for it, of which a command makes no use, and protobuf in Python, which is for
+# machines that have none in C.
+_SELDOM = ("asyncio", "grpc.aio", "google.protobuf.internal.python_message")
 
 
 def main() -> None:

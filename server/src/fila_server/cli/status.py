@@ -12,8 +12,8 @@ import click
 
 from fila_server.cli import documents, render
 from fila_server.cli.command import BrokerCommand
-from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Column, Table
 from fila_server.cli.words import counted, one_line, since, size
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def status(session: Session) -> None:
     else:
         columns = [Column("", keep=True), Column("", keep=True)]
         render.show(f"Broker at {one_line(session.addr)}", "")
-        render.show(render.table(columns, list(_facts(found)), header=False), "")
+        render.show(Table(columns, list(_facts(found)), header=False), "")
         for line in _troubles(found.troubles):
             render.say(line)
     if any(trouble.severity is Severity.CRITICAL for trouble in found.troubles):

@@ -16,15 +16,13 @@ import click
 
 from fila_server.cli import documents, failures, render
 from fila_server.cli.command import BrokerCommand, CommandGroup
-from fila_server.cli.render import Column
 from fila_server.cli.session import Session, pass_session
+from fila_server.cli.sheet import Column, Table
 from fila_server.cli.values import DURATION, Finite, Whole
 from fila_server.cli.words import duration, quoted, shell_word
 from fila_server.limits import MAX_BURST, MAX_CONCURRENCY, MAX_RATE, MIN_BURST, MIN_RATE
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fila import Client
 
 _RATE = Finite(min=MIN_RATE, max=MAX_RATE)
@@ -219,7 +217,7 @@ def _meets(pattern: str, prefix: str) -> bool:
     return beginning.startswith(prefix) or prefix.startswith(beginning)
 
 
-def _pattern_table(patterns: list[Limit]) -> "Table":
+def _pattern_table(patterns: list[Limit]) -> Table:
     columns = [
         Column("PATTERN"),
         Column("RATE/S", number=True),
@@ -235,7 +233,7 @@ def _pattern_table(patterns: list[Limit]) -> "Table":
         )
         for it in patterns
     ]
-    return render.table(columns, rows)
+    return Table(columns, rows)
 
 
 def _nothing(prefix: str, unset: bool) -> str:

@@ -4,12 +4,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from fila_server.cli.render import Column, plain, table
+from fila_server.cli.render import plain
+from fila_server.cli.sheet import Column, Line, Part, Table
 from fila_server.cli.words import (
     ago,
     counted,
@@ -44,7 +40,7 @@ _PREVIEW_CHARS = 60
 
 def queue_list(queues: "Sequence[QueueInfo]") -> Table:
     """One row per queue."""
-    return table(
+    return Table(
         [
             Column("QUEUE"),
             Column("WAITING", number=True),
@@ -74,7 +70,7 @@ def _note(info: "QueueInfo | QueueStats") -> str:
     return ", ".join(notes)
 
 
-def settings(name: str, stats: "QueueStats") -> list[RenderableType]:
+def settings(name: str, stats: "QueueStats") -> list[Part]:
     """A queue's settings, defaults spelled out, and its scripts."""
     config = stats.config
     note = _note(stats)
@@ -96,10 +92,10 @@ def settings(name: str, stats: "QueueStats") -> list[RenderableType]:
         ("on_enqueue", _script_size(config.on_enqueue_script)),
         ("on_failure", _script_size(config.on_failure_script)),
     ]
-    parts: list[RenderableType] = [
-        Text(f"Queue {quoted(name)}{f' ({one_line(note)})' if note else ''}", style="bold"),
+    parts: list[Part] = [
+        Line((f"Queue {quoted(name)}{f' ({one_line(note)})' if note else ''}", "bold")),
         "",
-        table([Column("SETTING", keep=True), Column("VALUE")], rows),
+        Table([Column("SETTING", keep=True), Column("VALUE")], rows),
     ]
     for title, source in (
         ("on_enqueue", config.on_enqueue_script),
@@ -107,7 +103,7 @@ def settings(name: str, stats: "QueueStats") -> list[RenderableType]:
     ):
         if source:
             lines = [one_line(line.replace("\t", "    ")) for line in source.splitlines()]
-            parts += ["", Text(title, style="bold"), Padding(Text("\n".join(lines)), (0, 0, 0, 2))]
+            parts += ["", Line((title, "bold")), *(f"  {line}" for line in lines)]
     return parts
 
 
@@ -124,19 +120,19 @@ def _script_size(source: str) -> str:
     return f"{len(source.splitlines())} lines, below" if source else "none"
 
 
-def stats(stats: "QueueStats") -> list[RenderableType]:
+def stats(stats: "QueueStats") -> list[Part]:
     """A queue's numbers: now, since the broker started, by fairness key and by throttle key."""
-    parts: list[RenderableType] = [_totals(stats)]
+    parts: list[Part] = [_totals(stats)]
     if stats.hooks is not None and stats.hooks.last_error:
-        parts += ["", Text(hook_trouble(stats.hooks))]
+        parts += ["", hook_trouble(stats.hooks)]
     turn = f"the turn of {quoted(stats.round_key)}" if stats.round_key else "nobody's turn"
-    parts += ["", Text(f"Round: {turn}, quantum {stats.quantum:,}")]
+    parts += ["", f"Round: {turn}, quantum {stats.quantum:,}"]
     if stats.per_key_stats:
         parts += ["", *_fairness_keys(stats)]
     if stats.per_throttle_stats:
         parts += ["", throttles(stats.per_throttle_stats)]
     if stats.waits:
-        parts += ["", Text(waits_line(stats.waits))]
+        parts += ["", waits_line(stats.waits)]
     if stats.consumers:
         parts += ["", consumers(stats.consumers)]
     return parts
@@ -163,7 +159,7 @@ def consumers(rows: "Sequence[ConsumerStats]") -> Table:
         Column("API KEY"),
     ]
     cells = [(it.number, it.in_flight, it.credit, it.max_batch, it.key_id or "-") for it in rows]
-    return table(columns, cells)
+    return Table(columns, cells)
 
 
 def hook_trouble(hooks: "HookStats") -> str:
@@ -200,7 +196,7 @@ def _totals(stats: "QueueStats") -> Table:
         ("timed out", happened.timed_out),
         ("duplicates", happened.duplicates),
     ]
-    return table(
+    return Table(
         [
             Column("PAUSED" if stats.paused else "NOW", keep=True),
             Column("", number=True),
@@ -211,7 +207,7 @@ def _totals(stats: "QueueStats") -> Table:
     )
 
 
-def _fairness_keys(stats: "QueueStats") -> list[RenderableType]:
+def _fairness_keys(stats: "QueueStats") -> list[Part]:
     shown = stats.per_key_stats
     rows = [
         (
@@ -238,7 +234,7 @@ def _fairness_keys(stats: "QueueStats") -> list[RenderableType]:
     ]
     if not any(key.paused for key in shown):
         columns, rows = columns[:-1], [row[:-1] for row in rows]  # type: ignore[misc]
-    parts: list[RenderableType] = [table(columns, rows)]
+    parts: list[Part] = [Table(columns, rows)]
     more = stats.active_fairness_keys - len(shown)
     if more > 0:
         parts.append(f"... and {counted(more, 'more key')} with fewer waiting")
@@ -280,7 +276,7 @@ def throttles(rows: "Sequence[ThrottleKeyStats]") -> Table:
     ]
     if not any(_pause(row) for row in rows):
         columns, cells = columns[:-1], [row[:-1] for row in cells]
-    return table(columns, cells)
+    return Table(columns, cells)
 
 
 def _source(row: "ThrottleKeyStats") -> str:
@@ -318,7 +314,7 @@ def peeked(page: "PeekPage") -> Table:
         )
         rows += [
             tuple(
-                Text(text, "dim") for text in ("", _cause(it), "", "", since(it.failed_at), error)
+                Line((text, "dim")) for text in ("", _cause(it), "", "", since(it.failed_at), error)
             )
             for it in message.failures
             for error in [one_line(it.error) or "-"]
@@ -331,41 +327,41 @@ def peeked(page: "PeekPage") -> Table:
         Column("AGE", number=True),
         Column("PAYLOAD"),
     ]
-    return table(columns, rows)
+    return Table(columns, rows)
 
 
 def _failures(found: "Sequence[Failure]") -> Table:
     """One row per failure, oldest first."""
     columns = [Column("FAILED", keep=True), Column("CAUSE", keep=True), Column("ERROR")]
     rows = [(ago(it.failed_at), _cause(it), it.error or "-") for it in found]
-    return table(columns, rows)
+    return Table(columns, rows)
 
 
 def _cause(failure: "Failure") -> str:
     return str(failure.cause or "unknown").replace("_", " ")
 
 
-def message(found: "ConsumeMessage") -> Group:
+def message(found: "ConsumeMessage") -> list[Part]:
     """One delivered message: who and when, headers, payload."""
     facts = [f"key {one_line(found.fairness_key)}", f"waited {since(found.enqueued_at)}"]
     if found.attempt_count:
         facts.append(f"failed {found.attempt_count}x")
     if found.last_error and not found.failures:  # backpressure is no failure
         facts.append(f"last error: {one_line(found.last_error)}")
-    head = Text.assemble((found.id, "bold"), "  ", ", ".join(facts))
+    head = Line((found.id, "bold"), "  ", ", ".join(facts))
     body = [
-        Text(f"  {_cause(it)} {ago(it.failed_at)}: {one_line(it.error) or '-'}", "dim")
+        Line((f"  {_cause(it)} {ago(it.failed_at)}: {one_line(it.error) or '-'}", "dim"))
         for it in found.failures
     ]
     body += [
-        Text(f"  {one_line(k)}: {one_line(v)}", "dim") for k, v in sorted(found.headers.items())
+        Line((f"  {one_line(k)}: {one_line(v)}", "dim")) for k, v in sorted(found.headers.items())
     ]
-    return Group(head, *body, Text(f"  {preview(found.payload, 2_000)}"))
+    return [head, *body, f"  {preview(found.payload, 2_000)}"]
 
 
-def explanation(found: "Explanation") -> list[RenderableType]:
+def explanation(found: "Explanation") -> list[Part]:
     """Why something waits: the sentence, then every reason."""
-    parts: list[RenderableType] = [Text(one_line(found.summary))]
+    parts: list[Part] = [one_line(found.summary)]
     if found.estimated_at is not None:
         parts.append(f"Next delivery expected in {until(found.estimated_at)}.")
     if found.reasons:
@@ -379,30 +375,30 @@ def explanation(found: "Explanation") -> list[RenderableType]:
             Column("FOR"),
             Column("DETAIL"),
         ]
-        parts += ["", table(columns, rows)]
+        parts += ["", Table(columns, rows)]
     if found.unset_throttle_keys:
         keys = ", ".join(quoted(key) for key in found.unset_throttle_keys)
         example = shell_word(found.unset_throttle_keys[0])
         way_out = f"set one with: fila throttle set {example} --rate R"
-        parts += ["", Text(f"Nobody has set a limit for {keys}; {way_out}")]
+        parts += ["", f"Nobody has set a limit for {keys}; {way_out}"]
     if found.failures:
         parts += ["", _failures(found.failures)]
     return parts
 
 
-def hook_runs(found: "DryRun") -> list[RenderableType]:
+def hook_runs(found: "DryRun") -> list[Part]:
     """What each hook of a script decided, and how long it took."""
-    parts: list[RenderableType] = []
+    parts: list[Part] = []
     for name, run in (("on_enqueue", found.on_enqueue), ("on_failure", found.on_failure)):
         if run is None:
             continue
-        parts.append(Text.assemble((name, "bold"), f" decided in {run.elapsed_ns / 1_000:.0f} µs"))
+        parts.append(Line((name, "bold"), f" decided in {run.elapsed_ns / 1_000:.0f} µs"))
         decision = plain(run.decision) or {"decision": "left to the queue's settings"}
         rows = [
             (f"  {field.removesuffix('_ms').replace('_', ' ')}", _decided(field, decision))
             for field in decision
         ]
-        parts.append(table([Column("", keep=True), Column("")], rows, header=False))
+        parts.append(Table([Column("", keep=True), Column("")], rows, header=False))
     return parts
 
 

@@ -16,11 +16,10 @@ from fila_server.cli import documents, render
 from fila_server.cli.overview import Rates, Row, rates, rows
 from fila_server.cli.session import Session
 from fila_server.cli.shares import Share, shares
+from fila_server.cli.sheet import Part
 from fila_server.cli.words import duration
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from fila import Client, QueueInfo, QueueStats
 
 
@@ -45,7 +44,7 @@ class _AllQueues:
         for row in self.rows:
             yield live.overview_line(at, row)
 
-    def view(self, title: str, height: int) -> "RenderableType":
+    def view(self, title: str, height: int) -> list[Part]:
         from fila_server.cli import live
 
         return live.overview(title, self.rows, height)
@@ -87,7 +86,7 @@ class _OneQueue:
         )
         yield line.rstrip()
 
-    def view(self, title: str, height: int) -> "RenderableType":
+    def view(self, title: str, height: int) -> list[Part]:
         from fila_server.cli import live
 
         assert self.found is not None

@@ -96,11 +96,13 @@ def _follow(load: Load, started: float, seconds: float, quiet: bool) -> None:
         for _ in _ticks(load, started, seconds, _LINE_S):
             pass
     elif console.is_terminal:
+        from rich.console import Group
         from rich.live import Live
 
         with Live(console=console, auto_refresh=False, transient=True) as screen:
             for now in _ticks(load, started, seconds, _REDRAW_S):
-                screen.update(view.live(load.record, now, started + seconds - now), refresh=True)
+                parts = view.live(load.record, now, started + seconds - now)
+                screen.update(Group(*parts), refresh=True)
     else:
         for now in _ticks(load, started, seconds, _LINE_S):
             render.say(view.line(load.record, now, now - started))

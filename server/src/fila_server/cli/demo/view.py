@@ -1,33 +1,30 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """How the demo shows itself: a table that redraws, a line a second in a pipe, and the summary."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from fila_server.cli.demo.load import CAPACITY_PER_SECOND, NOISY_FACTOR, PREMIUM_WEIGHT
 from fila_server.cli.demo.score import RECENT_S, Record, TenantScore, Waits
-from fila_server.cli.render import Column, table
 from fila_server.cli.shares import bar
+from fila_server.cli.sheet import Column, Line, Part, Table
 from fila_server.cli.words import duration
 
 # A quiet tenant that waits less than this part of the FIFO wait did not queue behind others.
 _CLEARLY_BETTER = 0.5
 
 
-def live(record: Record, now_s: float, left_s: float) -> RenderableType:
+def live(record: Record, now_s: float, left_s: float) -> list[Part]:
     """The table as it is now."""
     since = now_s - RECENT_S
     arriving = sum(tenant.per_second for tenant in record.tenants)
-    head = Text(
+    head = (
         f"{arriving:,.0f} msg/s arrive, consumers handle {CAPACITY_PER_SECOND} msg/s, "
-        f"{max(0.0, left_s):.0f} s left",
-        style="bold",
+        f"{max(0.0, left_s):.0f} s left"
     )
-    totals = Text(
+    totals = (
         f"Delivered {len(record.deliveries):,}, now {_pace(record, now_s):,.0f} msg/s; "
         f"{record.backlog:,} waiting."
     )
-    return Group(head, "", _tenants(record.scores(since)), "", totals, _compared(record, since))
+    table = _tenants(record.scores(since))
+    return [Line((head, "bold")), "", table, "", totals, _compared(record, since)]
 
 
 def line(record: Record, now_s: float, elapsed_s: float) -> str:
@@ -39,13 +36,13 @@ def line(record: Record, now_s: float, elapsed_s: float) -> str:
     )
 
 
-def summary(record: Record, seconds: float) -> list[RenderableType]:
+def summary(record: Record, seconds: float) -> list[Part]:
     """What was seen, in plain words."""
     scores = record.scores()
     return [
         _tenants(scores),
         "",
-        *(Text(sentence) for sentence in _sentences(record, scores, seconds)),
+        *_sentences(record, scores, seconds),
     ]
 
 
@@ -76,7 +73,7 @@ def document(record: Record, seconds: float) -> dict[str, object]:
     }
 
 
-def _tenants(scores: list[TenantScore]) -> RenderableType:
+def _tenants(scores: list[TenantScore]) -> Table:
     widest = max(max(score.share, score.entitlement) for score in scores) or 1.0
     columns = [
         Column("TENANT", keep=True),
@@ -89,7 +86,7 @@ def _tenants(scores: list[TenantScore]) -> RenderableType:
         Column("WAIT P50", number=True),
         Column("P95", number=True),
     ]
-    return table(
+    return Table(
         columns,
         [
             (
@@ -108,9 +105,9 @@ def _tenants(scores: list[TenantScore]) -> RenderableType:
     )
 
 
-def _bar(score: TenantScore, widest: float) -> Text:
+def _bar(score: TenantScore, widest: float) -> Line:
     text = bar(score.share, score.entitlement, widest)
-    return Text(text, style="green" if score.tenant.is_quiet else "yellow")
+    return Line((text, "green" if score.tenant.is_quiet else "yellow"))
 
 
 def _pace(record: Record, now_s: float) -> float:
