@@ -13,7 +13,7 @@
 //                 more fails with ENOSPC, and the volume says what is left
 //   FAULT_SYNCED  a line "inode size" is appended to this file after every fsync that succeeds, so
 //                 that a test can cut each file to what power loss would have left of it; with size
-//                 0 when a file is deleted, since another one may get its inode
+//                 0 before a file is deleted, since another one may get its inode
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -134,10 +134,9 @@ static int sync_with(int (*real)(int), int fd) {
 
 int unlink(const char *path) {
   struct stat file;
-  int is_there = synced >= 0 && stat(path, &file) == 0;
-  int result = real_unlink(path);
-  if (is_there && result == 0) note_synced(&file, 0);
-  return result;
+  // Before it happens: another thread's file may get the inode, and be synced, before this one goes on.
+  if (synced >= 0 && stat(path, &file) == 0) note_synced(&file, 0);
+  return real_unlink(path);
 }
 
 int rename(const char *from, const char *to) {
