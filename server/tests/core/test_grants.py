@@ -345,6 +345,39 @@ def test_leases_do_not_run_out_while_their_grant_is_settled(h: Harness) -> None:
     assert h.stats("q").counters.expired == 0
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, SLICE // 2, SLICE - 1, SLICE, SLICE + 1])
+def test_what_is_expected_is_settled_or_nothing_is(h: Harness, size: int) -> None:
+    """Leases may run out while a request waits for its next turn, but not a part of an item's."""
+    frames = [frame(h, size) for _ in range(1 + 5 * SLICE // size)]
+    items = [item(it, expected_messages=size, **ACK) for it in frames]
+    h.turn(SettleGrants(0, items))
+    assert h.last.more
+    h.clock.advance(31)  # the visibility timeout is 30
+    while not h.last.answers:
+        h.turn()
+    ((_, results),) = h.last.answers
+    done = [it for it in results if not isinstance(it, LeaseExpired)]
+    assert done == [Settled(size)] * len(done)
+    h.tick()
+    counters = h.stats("q").counters
+    assert counters.acked == size * len(done)
+    assert counters.expired == size * (len(frames) - len(done))
+    check_consistent(h)
+
+
+@pytest.mark.parametrize(
+    "nack",
+    [GrantNack(retry_after_ms=2**62), GrantNack(retry_after_ms=0, throttle_key="t")],
+)
+def test_a_refused_settlement_prolongs_nothing(h: Harness, nack: GrantNack) -> None:
+    messages = frame(h, MANY)
+    assert isinstance(h.settle("q", token_of(messages), nack=nack), InvalidArgument)
+    h.clock.advance(31)  # the visibility timeout is 30
+    h.tick()
+    assert h.stats("q").counters.expired == MANY
+    check_consistent(h)
+
+
 def test_what_a_long_settlement_leaves_alone_expires_as_before(h: Harness) -> None:
     messages = frame(h, MANY)
     h.settle("q", token_of(messages), except_message_ids=ids(messages[:2]), **ACK)

@@ -40,7 +40,7 @@ Work = Generator[int, None, int]
 class _Scope:
     """The messages that one item is about."""
 
-    __slots__ = ("count", "excepted", "grants", "queue", "token")
+    __slots__ = ("count", "excepted", "grants", "queue", "size", "token")
 
     def __init__(
         self, queue: Queue, token: str, grants: list[Grant], excepted: frozenset[str], count: int
@@ -50,6 +50,7 @@ class _Scope:
         self.grants = grants
         self.excepted = excepted
         self.count = count  # of the messages, when it began
+        self.size = sum([len(grant.messages) for grant in grants])  # to be looked at
 
     def among(self, messages: list[Message]) -> list[Message]:
         """Return those of a grant's messages that are to be settled and have not been.
@@ -104,6 +105,9 @@ def settle(state: State, command: SettleGrants, turn: Turn) -> Generator[int, No
         pace.done += units
         try:
             scope = _scope(state, item)
+            if not pace.has_room(min(scope.size, SLICE)):
+                yield pace.told() + units  # which it takes to look again, at what is left then
+                scope = _scope(state, item)
             results.append((yield from _settle(state, scope, item, pace, moved, turn)))
         except FilaError as error:
             results.append(error)
@@ -144,26 +148,27 @@ def _settle(
     turn: Turn,
 ) -> Generator[int, None, Settled]:
     action = item.WhichOneof("action")
-    if action == "extend":
-        duration_ms = settlement.lasting_ms(scope.queue, item.extend.extend_ms)
-        expires_ns = turn.now.wall_ns + duration_ms * NS_PER_MS
-        return Settled((yield from _extend(state, scope, duration_ms, pace, turn)), expires_ns)
+    expires_ns = 0
     if action == "ack":
         work = _ack(state, scope, pace, turn)
     elif action == "nack":
         work = _nack(state, scope, item.nack, pace, moved, turn)
+    elif action == "extend":
+        duration_ms = settlement.lasting_ms(scope.queue, item.extend.extend_ms)
+        expires_ns = turn.now.wall_ns + duration_ms * NS_PER_MS
+        work = _extend(state, scope, duration_ms, pace, turn)
     else:
         raise InvalidArgument("a settlement names one of ack, nack and extend")
-    is_long = scope.count > SLICE
-    if is_long:
-        for grant in scope.grants:
-            state.places.leases.set(grant, max(grant.deadline_ns, turn.now.mono_ns + _HOLD_NS))
-    count = yield from work
-    if is_long:
+    if scope.size <= SLICE and action != "nack":  # which may wait for a hook's time
+        return Settled((yield from work), expires_ns)
+    for grant in scope.grants:
+        state.places.leases.set(grant, max(grant.deadline_ns, turn.now.mono_ns + _HOLD_NS))
+    try:
+        return Settled((yield from work), expires_ns)
+    finally:
         for grant in scope.grants:
             if grant.left:
                 state.places.leases.set(grant, grant.deadline_ns)
-    return Settled(count)
 
 
 def _ack(state: State, scope: _Scope, pace: _Pace, turn: Turn) -> Work:
