@@ -16,6 +16,11 @@ REASON = messages_pb2.ErrorReason
 
 
 @pytest.fixture
+def broker(either_broker):
+    return either_broker
+
+
+@pytest.fixture
 def client(broker):
     with fila.Client(broker.target, timeout=PATIENCE_S) as client:
         yield client

@@ -11,6 +11,11 @@ from fila import EnqueueMessage, _wire
 from fila.v1 import messages_pb2, service_pb2
 
 
+@pytest.fixture
+def broker(either_broker):
+    return either_broker
+
+
 def sent(broker, method="EnqueueBatch"):
     return [message for call in broker.calls(method) for message in call.request.messages]
 
