@@ -38,12 +38,9 @@ from fila.v1.service_pb2 import PipelineRequest, PipelineResponse
 METHOD = _wire.service_method("Pipeline")
 # A broker ends a stream whose message exceeds its limit. A larger request is one large message.
 _REQUEST_BYTES_MAX = _wire.BATCH_BYTES_MAX
-# A broker that ends every stream before it takes a request must not be asked for ever.
-_STREAMS_MAX = 3
 
 _NOT_SENT = "the deadline passed before the request was sent"
 _NOT_ANSWERED = "no answer came in time; the outcome is unknown"
-_NEVER_TAKEN = "the broker ends every stream before it takes a request"
 _ENDED = "the broker ended the stream; the outcome is unknown"
 
 
@@ -112,8 +109,14 @@ def _unpacked(route: _Route, encoded: bytes) -> Any:
     return getattr(response, answer)
 
 
-def _ending(error: FilaError | None) -> Exception:
-    """What a request that was handed over fails with when its stream has ended."""
+def _ending(error: FilaError | None, is_final: bool = True) -> Exception:
+    """What a request fails with when its stream has ended.
+
+    Another stream may have one that was not handed over, unless this one ended before its first
+    answer: that is about all that waited for it.
+    """
+    if not is_final:
+        return _NotHandedOverError()
     if error is None:
         return UnavailableError(_ENDED, code="UNAVAILABLE")
     if isinstance(error, UnimplementedError):
@@ -161,6 +164,8 @@ class _Stream:
         self._lock = threading.Lock()
         self._outgoing: SimpleQueue[_Waiter | None] = SimpleQueue()
         self._handed_over: deque[_Waiter] = deque()
+        self._has_answered = False
+        self._failure: FilaError | None = None
         self.is_ended = False
         self._call = open_stream(self._requests())
         threading.Thread(target=self._read, name="fila-pipeline", daemon=True).start()
@@ -178,7 +183,9 @@ class _Stream:
             # taken by then is never sent.
             waiter.is_gone = True
         with self._lock:
-            outcome = waiter.outcome or _late(waiter.is_handed_over)
+            outcome = waiter.outcome
+            if outcome is None:
+                outcome = _late(waiter.is_handed_over)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -193,34 +200,35 @@ class _Stream:
                 if waiter.is_gone:
                     continue
                 if self.is_ended:
-                    waiter.settle(_NotHandedOverError())
+                    self._refuse(waiter)
                     continue
                 waiter.is_handed_over = True
                 self._handed_over.append(waiter)
             yield waiter.data
 
     def _read(self) -> None:
-        failure: FilaError | None = None
         try:
             for answer in self._call:
                 with self._lock:
                     if not self._handed_over:
                         self._call.cancel()
                         break
+                    self._has_answered = True
                     self._handed_over.popleft().settle(answer)
         except grpc.RpcError as error:
-            failure = self._endpoint.failure(error)
+            self._failure = self._endpoint.failure(error)
         with self._lock:
             self.is_ended = True
             for waiter in self._handed_over:
-                waiter.settle(_ending(failure))
+                waiter.settle(_ending(self._failure))
             self._handed_over.clear()
-        with contextlib.suppress(Empty):
-            while True:
-                waiter = self._outgoing.get_nowait()
-                if waiter is not None:
-                    waiter.settle(_NotHandedOverError())
+            with contextlib.suppress(Empty):
+                while (left := self._outgoing.get_nowait()) is not None:
+                    self._refuse(left)
         self._outgoing.put(None)  # gRPC's own thread waits for the next
+
+    def _refuse(self, waiter: _Waiter) -> None:
+        waiter.settle(_ending(self._failure, is_final=not self._has_answered))
 
 
 class Pipelines:
@@ -242,10 +250,10 @@ class Pipelines:
             return None
         deadline = time.monotonic() + timeout
         data = _packed(route, request)
-        for _ in range(_STREAMS_MAX):
+        while True:
             stream = self._stream(route.is_enqueue)
             try:
-                answer = stream.ask(data, deadline - time.monotonic())
+                answer = stream.ask(data, max(0, deadline - time.monotonic()))
             except _NotHandedOverError:
                 continue
             except _NoPipelinesError:
@@ -256,7 +264,6 @@ class Pipelines:
             except _GarbledError as error:
                 stream.cancel()
                 raise error.failure from None
-        raise UnavailableError(_NEVER_TAKEN, code="UNAVAILABLE")
 
     def _stream(self, is_enqueue: bool) -> _Stream:
         with self._lock:
@@ -304,6 +311,7 @@ class _AsyncStream:
         self._outgoing: deque[_AsyncWaiter] = deque()
         self._handed_over: deque[_AsyncWaiter] = deque()
         self._asked = asyncio.Event()
+        self._has_answered = False
         self.is_ended = False
 
     async def ask(self, data: bytes, timeout: float) -> bytes:
@@ -345,6 +353,7 @@ class _AsyncStream:
                 if not self._handed_over:
                     self._call.cancel()
                     break
+                self._has_answered = True
                 self._handed_over.popleft().settle(answer)
         except grpc.RpcError as error:
             failure = self._endpoint.failure(error)
@@ -355,7 +364,7 @@ class _AsyncStream:
             for waiter in self._handed_over:
                 waiter.fail(_ending(failure))
             for waiter in self._outgoing:
-                waiter.fail(_NotHandedOverError())
+                waiter.fail(_ending(failure, is_final=not self._has_answered))
             self._asked.set()
 
 
@@ -383,10 +392,10 @@ class AsyncPipelines:
             return None
         deadline = time.monotonic() + timeout
         data = _packed(route, request)
-        for _ in range(_STREAMS_MAX):
+        while True:
             stream = self._stream(route.is_enqueue)
             try:
-                answer = await stream.ask(data, deadline - time.monotonic())
+                answer = await stream.ask(data, max(0, deadline - time.monotonic()))
             except _NotHandedOverError:
                 continue
             except _NoPipelinesError:
@@ -397,7 +406,6 @@ class AsyncPipelines:
             except _GarbledError as error:
                 stream.cancel()
                 raise error.failure from None
-        raise UnavailableError(_NEVER_TAKEN, code="UNAVAILABLE")
 
     def close(self) -> None:
         for stream in self._streams.values():
