@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Batches travel through pipelines, and a caller cannot tell: deadlines, retries, errors, closing."""
+"""Batches travel through pipelines, and no caller can tell: deadlines, retries, errors, closing."""
 
 import asyncio
 import threading
@@ -44,8 +44,8 @@ async def connected(broker):
     async with fila.AsyncClient(broker.target, timeout=PATIENCE_S) as client:
         script = broker.scripts.pop("Pipeline", None)
         await client.nack("orders", "m-0")
-        while not client._connection._pipelines._is_known:
-            await asyncio.sleep(0.01)
+        pipelines = client._connection._pipelines
+        await asyncio.to_thread(broker.wait_for, lambda: pipelines._is_known)
         broker.seen.clear()
         broker.pipelines = 0
         if script is not None:
@@ -273,8 +273,8 @@ async def test_the_end_of_an_idle_stream_is_no_tasks_error(broker):
     async with connected(broker) as client:
         for _ in range(5):
             assert await client.enqueue("orders", None, b"x") == "x"
-            while not client._connection._pipelines._streams[True].is_ended:
-                await asyncio.sleep(0.01)
+            stream = client._connection._pipelines._streams[True]
+            await asyncio.to_thread(broker.wait_for, lambda stream=stream: stream.is_ended)
     assert broker.pipelines == 5
 
 
@@ -304,8 +304,7 @@ async def test_closing_lets_tasks_know(broker):
     broker.script("Pipeline", held)
     async with connected(broker) as client:
         call = asyncio.create_task(client.enqueue("orders"))
-        while not broker.pipelines:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(broker.wait_for, lambda: broker.pipelines)
         await client.close()
         with pytest.raises(fila.ClientClosedError):
             await call
