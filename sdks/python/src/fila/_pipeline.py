@@ -197,7 +197,7 @@ class _Stream:
 
     async def write(self) -> None:
         try:
-            with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.CancelledError):
                 await self._call.initial_metadata()  # the broker says at once that it is open
                 await self._write_all()
         finally:
@@ -302,7 +302,8 @@ class Pipelines:
     async def _ask(self) -> None:
         self._question = self._open_stream()
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            await self._question.done_writing()
+            with contextlib.suppress(grpc.aio.BaseError):  # it may have been refused already
+                await self._question.done_writing()
             status = await self._question.code()
             self._is_known = status is grpc.StatusCode.OK
             # Any other failure is about the moment, and the next batch asks again.
