@@ -1695,6 +1695,299 @@ func (x *GrantResult) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// One batch call on its way through a pipeline.
+type PipelineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which call it is; the request means what it means in that call.
+	//
+	// Types that are valid to be assigned to Call:
+	//
+	//	*PipelineRequest_Enqueue
+	//	*PipelineRequest_Ack
+	//	*PipelineRequest_Nack
+	//	*PipelineRequest_Extend
+	//	*PipelineRequest_Settle
+	Call          isPipelineRequest_Call `protobuf_oneof:"call"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PipelineRequest) Reset() {
+	*x = PipelineRequest{}
+	mi := &file_fila_v1_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PipelineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PipelineRequest) ProtoMessage() {}
+
+func (x *PipelineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PipelineRequest.ProtoReflect.Descriptor instead.
+func (*PipelineRequest) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *PipelineRequest) GetCall() isPipelineRequest_Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *PipelineRequest) GetEnqueue() *EnqueueBatchRequest {
+	if x != nil {
+		if x, ok := x.Call.(*PipelineRequest_Enqueue); ok {
+			return x.Enqueue
+		}
+	}
+	return nil
+}
+
+func (x *PipelineRequest) GetAck() *AckBatchRequest {
+	if x != nil {
+		if x, ok := x.Call.(*PipelineRequest_Ack); ok {
+			return x.Ack
+		}
+	}
+	return nil
+}
+
+func (x *PipelineRequest) GetNack() *NackBatchRequest {
+	if x != nil {
+		if x, ok := x.Call.(*PipelineRequest_Nack); ok {
+			return x.Nack
+		}
+	}
+	return nil
+}
+
+func (x *PipelineRequest) GetExtend() *ExtendLeaseRequest {
+	if x != nil {
+		if x, ok := x.Call.(*PipelineRequest_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+func (x *PipelineRequest) GetSettle() *SettleGrantsRequest {
+	if x != nil {
+		if x, ok := x.Call.(*PipelineRequest_Settle); ok {
+			return x.Settle
+		}
+	}
+	return nil
+}
+
+type isPipelineRequest_Call interface {
+	isPipelineRequest_Call()
+}
+
+type PipelineRequest_Enqueue struct {
+	// As EnqueueBatch.
+	Enqueue *EnqueueBatchRequest `protobuf:"bytes,1,opt,name=enqueue,proto3,oneof"`
+}
+
+type PipelineRequest_Ack struct {
+	// As AckBatch.
+	Ack *AckBatchRequest `protobuf:"bytes,2,opt,name=ack,proto3,oneof"`
+}
+
+type PipelineRequest_Nack struct {
+	// As NackBatch.
+	Nack *NackBatchRequest `protobuf:"bytes,3,opt,name=nack,proto3,oneof"`
+}
+
+type PipelineRequest_Extend struct {
+	// As ExtendLease.
+	Extend *ExtendLeaseRequest `protobuf:"bytes,4,opt,name=extend,proto3,oneof"`
+}
+
+type PipelineRequest_Settle struct {
+	// As SettleGrants.
+	Settle *SettleGrantsRequest `protobuf:"bytes,5,opt,name=settle,proto3,oneof"`
+}
+
+func (*PipelineRequest_Enqueue) isPipelineRequest_Call() {}
+
+func (*PipelineRequest_Ack) isPipelineRequest_Call() {}
+
+func (*PipelineRequest_Nack) isPipelineRequest_Call() {}
+
+func (*PipelineRequest_Extend) isPipelineRequest_Call() {}
+
+func (*PipelineRequest_Settle) isPipelineRequest_Call() {}
+
+// What the call would have answered. The stream goes on after an error.
+type PipelineResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The call that is answered.
+	//
+	// Types that are valid to be assigned to Answer:
+	//
+	//	*PipelineResponse_Enqueue
+	//	*PipelineResponse_Ack
+	//	*PipelineResponse_Nack
+	//	*PipelineResponse_Extend
+	//	*PipelineResponse_Settle
+	//	*PipelineResponse_Error
+	Answer        isPipelineResponse_Answer `protobuf_oneof:"answer"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PipelineResponse) Reset() {
+	*x = PipelineResponse{}
+	mi := &file_fila_v1_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PipelineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PipelineResponse) ProtoMessage() {}
+
+func (x *PipelineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fila_v1_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PipelineResponse.ProtoReflect.Descriptor instead.
+func (*PipelineResponse) Descriptor() ([]byte, []int) {
+	return file_fila_v1_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PipelineResponse) GetAnswer() isPipelineResponse_Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetEnqueue() *EnqueueBatchResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Enqueue); ok {
+			return x.Enqueue
+		}
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetAck() *AckBatchResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Ack); ok {
+			return x.Ack
+		}
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetNack() *NackBatchResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Nack); ok {
+			return x.Nack
+		}
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetExtend() *ExtendLeaseResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetSettle() *SettleGrantsResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Settle); ok {
+			return x.Settle
+		}
+	}
+	return nil
+}
+
+func (x *PipelineResponse) GetError() *ItemError {
+	if x != nil {
+		if x, ok := x.Answer.(*PipelineResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+type isPipelineResponse_Answer interface {
+	isPipelineResponse_Answer()
+}
+
+type PipelineResponse_Enqueue struct {
+	// Of EnqueueBatch.
+	Enqueue *EnqueueBatchResponse `protobuf:"bytes,1,opt,name=enqueue,proto3,oneof"`
+}
+
+type PipelineResponse_Ack struct {
+	// Of AckBatch.
+	Ack *AckBatchResponse `protobuf:"bytes,2,opt,name=ack,proto3,oneof"`
+}
+
+type PipelineResponse_Nack struct {
+	// Of NackBatch.
+	Nack *NackBatchResponse `protobuf:"bytes,3,opt,name=nack,proto3,oneof"`
+}
+
+type PipelineResponse_Extend struct {
+	// Of ExtendLease.
+	Extend *ExtendLeaseResponse `protobuf:"bytes,4,opt,name=extend,proto3,oneof"`
+}
+
+type PipelineResponse_Settle struct {
+	// Of SettleGrants.
+	Settle *SettleGrantsResponse `protobuf:"bytes,5,opt,name=settle,proto3,oneof"`
+}
+
+type PipelineResponse_Error struct {
+	// The request was refused as a whole, as the call would have been by a status.
+	Error *ItemError `protobuf:"bytes,6,opt,name=error,proto3,oneof"`
+}
+
+func (*PipelineResponse_Enqueue) isPipelineResponse_Answer() {}
+
+func (*PipelineResponse_Ack) isPipelineResponse_Answer() {}
+
+func (*PipelineResponse_Nack) isPipelineResponse_Answer() {}
+
+func (*PipelineResponse_Extend) isPipelineResponse_Answer() {}
+
+func (*PipelineResponse_Settle) isPipelineResponse_Answer() {}
+
+func (*PipelineResponse_Error) isPipelineResponse_Answer() {}
+
 var File_fila_v1_service_proto protoreflect.FileDescriptor
 
 const file_fila_v1_service_proto_rawDesc = "" +
@@ -1813,7 +2106,22 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\vGrantResult\x12(\n" +
 	"\x05error\x18\x01 \x01(\v2\x12.fila.v1.ItemErrorR\x05error\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\rR\bmessages\x12D\n" +
-	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x99\x05\n" +
+	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\xa1\x02\n" +
+	"\x0fPipelineRequest\x128\n" +
+	"\aenqueue\x18\x01 \x01(\v2\x1c.fila.v1.EnqueueBatchRequestH\x00R\aenqueue\x12,\n" +
+	"\x03ack\x18\x02 \x01(\v2\x18.fila.v1.AckBatchRequestH\x00R\x03ack\x12/\n" +
+	"\x04nack\x18\x03 \x01(\v2\x19.fila.v1.NackBatchRequestH\x00R\x04nack\x125\n" +
+	"\x06extend\x18\x04 \x01(\v2\x1b.fila.v1.ExtendLeaseRequestH\x00R\x06extend\x126\n" +
+	"\x06settle\x18\x05 \x01(\v2\x1c.fila.v1.SettleGrantsRequestH\x00R\x06settleB\x06\n" +
+	"\x04call\"\xd5\x02\n" +
+	"\x10PipelineResponse\x129\n" +
+	"\aenqueue\x18\x01 \x01(\v2\x1d.fila.v1.EnqueueBatchResponseH\x00R\aenqueue\x12-\n" +
+	"\x03ack\x18\x02 \x01(\v2\x19.fila.v1.AckBatchResponseH\x00R\x03ack\x120\n" +
+	"\x04nack\x18\x03 \x01(\v2\x1a.fila.v1.NackBatchResponseH\x00R\x04nack\x126\n" +
+	"\x06extend\x18\x04 \x01(\v2\x1c.fila.v1.ExtendLeaseResponseH\x00R\x06extend\x127\n" +
+	"\x06settle\x18\x05 \x01(\v2\x1d.fila.v1.SettleGrantsResponseH\x00R\x06settle\x12*\n" +
+	"\x05error\x18\x06 \x01(\v2\x12.fila.v1.ItemErrorH\x00R\x05errorB\b\n" +
+	"\x06answer2\xde\x05\n" +
 	"\vFilaService\x12<\n" +
 	"\aEnqueue\x12\x17.fila.v1.EnqueueRequest\x1a\x18.fila.v1.EnqueueResponse\x12K\n" +
 	"\fEnqueueBatch\x12\x1c.fila.v1.EnqueueBatchRequest\x1a\x1d.fila.v1.EnqueueBatchResponse\x12>\n" +
@@ -1824,7 +2132,8 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\bAckBatch\x12\x18.fila.v1.AckBatchRequest\x1a\x19.fila.v1.AckBatchResponse\x12B\n" +
 	"\tNackBatch\x12\x19.fila.v1.NackBatchRequest\x1a\x1a.fila.v1.NackBatchResponse\x12H\n" +
 	"\vExtendLease\x12\x1b.fila.v1.ExtendLeaseRequest\x1a\x1c.fila.v1.ExtendLeaseResponse\x12K\n" +
-	"\fSettleGrants\x12\x1c.fila.v1.SettleGrantsRequest\x1a\x1d.fila.v1.SettleGrantsResponseb\x06proto3"
+	"\fSettleGrants\x12\x1c.fila.v1.SettleGrantsRequest\x1a\x1d.fila.v1.SettleGrantsResponse\x12C\n" +
+	"\bPipeline\x12\x18.fila.v1.PipelineRequest\x1a\x19.fila.v1.PipelineResponse(\x010\x01b\x06proto3"
 
 var (
 	file_fila_v1_service_proto_rawDescOnce sync.Once
@@ -1838,7 +2147,7 @@ func file_fila_v1_service_proto_rawDescGZIP() []byte {
 	return file_fila_v1_service_proto_rawDescData
 }
 
-var file_fila_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_fila_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_fila_v1_service_proto_goTypes = []any{
 	(*EnqueueRequest)(nil),        // 0: fila.v1.EnqueueRequest
 	(*EnqueueResponse)(nil),       // 1: fila.v1.EnqueueResponse
@@ -1868,60 +2177,75 @@ var file_fila_v1_service_proto_goTypes = []any{
 	(*GrantExtension)(nil),        // 25: fila.v1.GrantExtension
 	(*SettleGrantsResponse)(nil),  // 26: fila.v1.SettleGrantsResponse
 	(*GrantResult)(nil),           // 27: fila.v1.GrantResult
-	nil,                           // 28: fila.v1.EnqueueRequest.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*ItemError)(nil),             // 30: fila.v1.ItemError
-	(*Message)(nil),               // 31: fila.v1.Message
-	(*ItemResult)(nil),            // 32: fila.v1.ItemResult
+	(*PipelineRequest)(nil),       // 28: fila.v1.PipelineRequest
+	(*PipelineResponse)(nil),      // 29: fila.v1.PipelineResponse
+	nil,                           // 30: fila.v1.EnqueueRequest.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*ItemError)(nil),             // 32: fila.v1.ItemError
+	(*Message)(nil),               // 33: fila.v1.Message
+	(*ItemResult)(nil),            // 34: fila.v1.ItemResult
 }
 var file_fila_v1_service_proto_depIdxs = []int32{
-	28, // 0: fila.v1.EnqueueRequest.headers:type_name -> fila.v1.EnqueueRequest.HeadersEntry
-	29, // 1: fila.v1.EnqueueRequest.deliver_at:type_name -> google.protobuf.Timestamp
+	30, // 0: fila.v1.EnqueueRequest.headers:type_name -> fila.v1.EnqueueRequest.HeadersEntry
+	31, // 1: fila.v1.EnqueueRequest.deliver_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: fila.v1.EnqueueBatchRequest.messages:type_name -> fila.v1.EnqueueRequest
 	4,  // 3: fila.v1.EnqueueBatchResponse.results:type_name -> fila.v1.EnqueueResult
-	30, // 4: fila.v1.EnqueueResult.error:type_name -> fila.v1.ItemError
-	31, // 5: fila.v1.ConsumeResponse.messages:type_name -> fila.v1.Message
-	31, // 6: fila.v1.ReceiveResponse.messages:type_name -> fila.v1.Message
+	32, // 4: fila.v1.EnqueueResult.error:type_name -> fila.v1.ItemError
+	33, // 5: fila.v1.ConsumeResponse.messages:type_name -> fila.v1.Message
+	33, // 6: fila.v1.ReceiveResponse.messages:type_name -> fila.v1.Message
 	9,  // 7: fila.v1.AckBatchRequest.acks:type_name -> fila.v1.AckRequest
-	32, // 8: fila.v1.AckBatchResponse.results:type_name -> fila.v1.ItemResult
+	34, // 8: fila.v1.AckBatchResponse.results:type_name -> fila.v1.ItemResult
 	11, // 9: fila.v1.NackBatchRequest.nacks:type_name -> fila.v1.NackRequest
-	32, // 10: fila.v1.NackBatchResponse.results:type_name -> fila.v1.ItemResult
+	34, // 10: fila.v1.NackBatchResponse.results:type_name -> fila.v1.ItemResult
 	18, // 11: fila.v1.ExtendLeaseRequest.extensions:type_name -> fila.v1.LeaseExtension
 	20, // 12: fila.v1.ExtendLeaseResponse.results:type_name -> fila.v1.ExtendLeaseResult
-	30, // 13: fila.v1.ExtendLeaseResult.error:type_name -> fila.v1.ItemError
-	29, // 14: fila.v1.ExtendLeaseResult.lease_expires_at:type_name -> google.protobuf.Timestamp
+	32, // 13: fila.v1.ExtendLeaseResult.error:type_name -> fila.v1.ItemError
+	31, // 14: fila.v1.ExtendLeaseResult.lease_expires_at:type_name -> google.protobuf.Timestamp
 	22, // 15: fila.v1.SettleGrantsRequest.settlements:type_name -> fila.v1.GrantSettlement
 	23, // 16: fila.v1.GrantSettlement.ack:type_name -> fila.v1.GrantAck
 	24, // 17: fila.v1.GrantSettlement.nack:type_name -> fila.v1.GrantNack
 	25, // 18: fila.v1.GrantSettlement.extend:type_name -> fila.v1.GrantExtension
 	27, // 19: fila.v1.SettleGrantsResponse.results:type_name -> fila.v1.GrantResult
-	30, // 20: fila.v1.GrantResult.error:type_name -> fila.v1.ItemError
-	29, // 21: fila.v1.GrantResult.lease_expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 22: fila.v1.FilaService.Enqueue:input_type -> fila.v1.EnqueueRequest
-	2,  // 23: fila.v1.FilaService.EnqueueBatch:input_type -> fila.v1.EnqueueBatchRequest
-	5,  // 24: fila.v1.FilaService.Consume:input_type -> fila.v1.ConsumeRequest
-	7,  // 25: fila.v1.FilaService.Receive:input_type -> fila.v1.ReceiveRequest
-	9,  // 26: fila.v1.FilaService.Ack:input_type -> fila.v1.AckRequest
-	11, // 27: fila.v1.FilaService.Nack:input_type -> fila.v1.NackRequest
-	13, // 28: fila.v1.FilaService.AckBatch:input_type -> fila.v1.AckBatchRequest
-	15, // 29: fila.v1.FilaService.NackBatch:input_type -> fila.v1.NackBatchRequest
-	17, // 30: fila.v1.FilaService.ExtendLease:input_type -> fila.v1.ExtendLeaseRequest
-	21, // 31: fila.v1.FilaService.SettleGrants:input_type -> fila.v1.SettleGrantsRequest
-	1,  // 32: fila.v1.FilaService.Enqueue:output_type -> fila.v1.EnqueueResponse
-	3,  // 33: fila.v1.FilaService.EnqueueBatch:output_type -> fila.v1.EnqueueBatchResponse
-	6,  // 34: fila.v1.FilaService.Consume:output_type -> fila.v1.ConsumeResponse
-	8,  // 35: fila.v1.FilaService.Receive:output_type -> fila.v1.ReceiveResponse
-	10, // 36: fila.v1.FilaService.Ack:output_type -> fila.v1.AckResponse
-	12, // 37: fila.v1.FilaService.Nack:output_type -> fila.v1.NackResponse
-	14, // 38: fila.v1.FilaService.AckBatch:output_type -> fila.v1.AckBatchResponse
-	16, // 39: fila.v1.FilaService.NackBatch:output_type -> fila.v1.NackBatchResponse
-	19, // 40: fila.v1.FilaService.ExtendLease:output_type -> fila.v1.ExtendLeaseResponse
-	26, // 41: fila.v1.FilaService.SettleGrants:output_type -> fila.v1.SettleGrantsResponse
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	32, // 20: fila.v1.GrantResult.error:type_name -> fila.v1.ItemError
+	31, // 21: fila.v1.GrantResult.lease_expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 22: fila.v1.PipelineRequest.enqueue:type_name -> fila.v1.EnqueueBatchRequest
+	13, // 23: fila.v1.PipelineRequest.ack:type_name -> fila.v1.AckBatchRequest
+	15, // 24: fila.v1.PipelineRequest.nack:type_name -> fila.v1.NackBatchRequest
+	17, // 25: fila.v1.PipelineRequest.extend:type_name -> fila.v1.ExtendLeaseRequest
+	21, // 26: fila.v1.PipelineRequest.settle:type_name -> fila.v1.SettleGrantsRequest
+	3,  // 27: fila.v1.PipelineResponse.enqueue:type_name -> fila.v1.EnqueueBatchResponse
+	14, // 28: fila.v1.PipelineResponse.ack:type_name -> fila.v1.AckBatchResponse
+	16, // 29: fila.v1.PipelineResponse.nack:type_name -> fila.v1.NackBatchResponse
+	19, // 30: fila.v1.PipelineResponse.extend:type_name -> fila.v1.ExtendLeaseResponse
+	26, // 31: fila.v1.PipelineResponse.settle:type_name -> fila.v1.SettleGrantsResponse
+	32, // 32: fila.v1.PipelineResponse.error:type_name -> fila.v1.ItemError
+	0,  // 33: fila.v1.FilaService.Enqueue:input_type -> fila.v1.EnqueueRequest
+	2,  // 34: fila.v1.FilaService.EnqueueBatch:input_type -> fila.v1.EnqueueBatchRequest
+	5,  // 35: fila.v1.FilaService.Consume:input_type -> fila.v1.ConsumeRequest
+	7,  // 36: fila.v1.FilaService.Receive:input_type -> fila.v1.ReceiveRequest
+	9,  // 37: fila.v1.FilaService.Ack:input_type -> fila.v1.AckRequest
+	11, // 38: fila.v1.FilaService.Nack:input_type -> fila.v1.NackRequest
+	13, // 39: fila.v1.FilaService.AckBatch:input_type -> fila.v1.AckBatchRequest
+	15, // 40: fila.v1.FilaService.NackBatch:input_type -> fila.v1.NackBatchRequest
+	17, // 41: fila.v1.FilaService.ExtendLease:input_type -> fila.v1.ExtendLeaseRequest
+	21, // 42: fila.v1.FilaService.SettleGrants:input_type -> fila.v1.SettleGrantsRequest
+	28, // 43: fila.v1.FilaService.Pipeline:input_type -> fila.v1.PipelineRequest
+	1,  // 44: fila.v1.FilaService.Enqueue:output_type -> fila.v1.EnqueueResponse
+	3,  // 45: fila.v1.FilaService.EnqueueBatch:output_type -> fila.v1.EnqueueBatchResponse
+	6,  // 46: fila.v1.FilaService.Consume:output_type -> fila.v1.ConsumeResponse
+	8,  // 47: fila.v1.FilaService.Receive:output_type -> fila.v1.ReceiveResponse
+	10, // 48: fila.v1.FilaService.Ack:output_type -> fila.v1.AckResponse
+	12, // 49: fila.v1.FilaService.Nack:output_type -> fila.v1.NackResponse
+	14, // 50: fila.v1.FilaService.AckBatch:output_type -> fila.v1.AckBatchResponse
+	16, // 51: fila.v1.FilaService.NackBatch:output_type -> fila.v1.NackBatchResponse
+	19, // 52: fila.v1.FilaService.ExtendLease:output_type -> fila.v1.ExtendLeaseResponse
+	26, // 53: fila.v1.FilaService.SettleGrants:output_type -> fila.v1.SettleGrantsResponse
+	29, // 54: fila.v1.FilaService.Pipeline:output_type -> fila.v1.PipelineResponse
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_fila_v1_service_proto_init() }
@@ -1937,13 +2261,28 @@ func file_fila_v1_service_proto_init() {
 		(*GrantSettlement_Extend)(nil),
 	}
 	file_fila_v1_service_proto_msgTypes[24].OneofWrappers = []any{}
+	file_fila_v1_service_proto_msgTypes[28].OneofWrappers = []any{
+		(*PipelineRequest_Enqueue)(nil),
+		(*PipelineRequest_Ack)(nil),
+		(*PipelineRequest_Nack)(nil),
+		(*PipelineRequest_Extend)(nil),
+		(*PipelineRequest_Settle)(nil),
+	}
+	file_fila_v1_service_proto_msgTypes[29].OneofWrappers = []any{
+		(*PipelineResponse_Enqueue)(nil),
+		(*PipelineResponse_Ack)(nil),
+		(*PipelineResponse_Nack)(nil),
+		(*PipelineResponse_Extend)(nil),
+		(*PipelineResponse_Settle)(nil),
+		(*PipelineResponse_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fila_v1_service_proto_rawDesc), len(file_fila_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	FilaService_NackBatch_FullMethodName    = "/fila.v1.FilaService/NackBatch"
 	FilaService_ExtendLease_FullMethodName  = "/fila.v1.FilaService/ExtendLease"
 	FilaService_SettleGrants_FullMethodName = "/fila.v1.FilaService/SettleGrants"
+	FilaService_Pipeline_FullMethodName     = "/fila.v1.FilaService/Pipeline"
 )
 
 // FilaServiceClient is the client API for FilaService service.
@@ -59,6 +60,10 @@ type FilaServiceClient interface {
 	ExtendLease(ctx context.Context, in *ExtendLeaseRequest, opts ...grpc.CallOption) (*ExtendLeaseResponse, error)
 	// Acks, nacks or prolongs whole grants: one result per item, in order.
 	SettleGrants(ctx context.Context, in *SettleGrantsRequest, opts ...grpc.CallOption) (*SettleGrantsResponse, error)
+	// Carries batch calls over one long-lived stream. Each request has one response, in the order of
+	// the requests. The broker reads a bounded number of requests ahead of its answers; what is
+	// beyond that waits with the client.
+	Pipeline(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PipelineRequest, PipelineResponse], error)
 }
 
 type filaServiceClient struct {
@@ -178,6 +183,19 @@ func (c *filaServiceClient) SettleGrants(ctx context.Context, in *SettleGrantsRe
 	return out, nil
 }
 
+func (c *filaServiceClient) Pipeline(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PipelineRequest, PipelineResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FilaService_ServiceDesc.Streams[1], FilaService_Pipeline_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PipelineRequest, PipelineResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FilaService_PipelineClient = grpc.BidiStreamingClient[PipelineRequest, PipelineResponse]
+
 // FilaServiceServer is the server API for FilaService service.
 // All implementations must embed UnimplementedFilaServiceServer
 // for forward compatibility.
@@ -204,6 +222,10 @@ type FilaServiceServer interface {
 	ExtendLease(context.Context, *ExtendLeaseRequest) (*ExtendLeaseResponse, error)
 	// Acks, nacks or prolongs whole grants: one result per item, in order.
 	SettleGrants(context.Context, *SettleGrantsRequest) (*SettleGrantsResponse, error)
+	// Carries batch calls over one long-lived stream. Each request has one response, in the order of
+	// the requests. The broker reads a bounded number of requests ahead of its answers; what is
+	// beyond that waits with the client.
+	Pipeline(grpc.BidiStreamingServer[PipelineRequest, PipelineResponse]) error
 	mustEmbedUnimplementedFilaServiceServer()
 }
 
@@ -243,6 +265,9 @@ func (UnimplementedFilaServiceServer) ExtendLease(context.Context, *ExtendLeaseR
 }
 func (UnimplementedFilaServiceServer) SettleGrants(context.Context, *SettleGrantsRequest) (*SettleGrantsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SettleGrants not implemented")
+}
+func (UnimplementedFilaServiceServer) Pipeline(grpc.BidiStreamingServer[PipelineRequest, PipelineResponse]) error {
+	return status.Error(codes.Unimplemented, "method Pipeline not implemented")
 }
 func (UnimplementedFilaServiceServer) mustEmbedUnimplementedFilaServiceServer() {}
 func (UnimplementedFilaServiceServer) testEmbeddedByValue()                     {}
@@ -438,6 +463,13 @@ func _FilaService_SettleGrants_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FilaService_Pipeline_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(FilaServiceServer).Pipeline(&grpc.GenericServerStream[PipelineRequest, PipelineResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FilaService_PipelineServer = grpc.BidiStreamingServer[PipelineRequest, PipelineResponse]
+
 // FilaService_ServiceDesc is the grpc.ServiceDesc for FilaService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -487,6 +519,12 @@ var FilaService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Consume",
 			Handler:       _FilaService_Consume_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Pipeline",
+			Handler:       _FilaService_Pipeline_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "fila/v1/service.proto",

@@ -581,6 +581,67 @@ pub struct GrantResult {
     #[prost(message, optional, tag = "3")]
     pub lease_expires_at: ::core::option::Option<::prost_types::Timestamp>,
 }
+/// One batch call on its way through a pipeline.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipelineRequest {
+    /// Which call it is; the request means what it means in that call.
+    #[prost(oneof = "pipeline_request::Call", tags = "1, 2, 3, 4, 5")]
+    pub call: ::core::option::Option<pipeline_request::Call>,
+}
+/// Nested message and enum types in `PipelineRequest`.
+pub mod pipeline_request {
+    /// Which call it is; the request means what it means in that call.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Call {
+        /// As EnqueueBatch.
+        #[prost(message, tag = "1")]
+        Enqueue(super::EnqueueBatchRequest),
+        /// As AckBatch.
+        #[prost(message, tag = "2")]
+        Ack(super::AckBatchRequest),
+        /// As NackBatch.
+        #[prost(message, tag = "3")]
+        Nack(super::NackBatchRequest),
+        /// As ExtendLease.
+        #[prost(message, tag = "4")]
+        Extend(super::ExtendLeaseRequest),
+        /// As SettleGrants.
+        #[prost(message, tag = "5")]
+        Settle(super::SettleGrantsRequest),
+    }
+}
+/// What the call would have answered. The stream goes on after an error.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipelineResponse {
+    /// The call that is answered.
+    #[prost(oneof = "pipeline_response::Answer", tags = "1, 2, 3, 4, 5, 6")]
+    pub answer: ::core::option::Option<pipeline_response::Answer>,
+}
+/// Nested message and enum types in `PipelineResponse`.
+pub mod pipeline_response {
+    /// The call that is answered.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Answer {
+        /// Of EnqueueBatch.
+        #[prost(message, tag = "1")]
+        Enqueue(super::EnqueueBatchResponse),
+        /// Of AckBatch.
+        #[prost(message, tag = "2")]
+        Ack(super::AckBatchResponse),
+        /// Of NackBatch.
+        #[prost(message, tag = "3")]
+        Nack(super::NackBatchResponse),
+        /// Of ExtendLease.
+        #[prost(message, tag = "4")]
+        Extend(super::ExtendLeaseResponse),
+        /// Of SettleGrants.
+        #[prost(message, tag = "5")]
+        Settle(super::SettleGrantsResponse),
+        /// The request was refused as a whole, as the call would have been by a status.
+        #[prost(message, tag = "6")]
+        Error(super::ItemError),
+    }
+}
 /// Generated client implementations.
 pub mod fila_service_client {
     #![allow(
@@ -899,6 +960,33 @@ pub mod fila_service_client {
             req.extensions_mut()
                 .insert(GrpcMethod::new("fila.v1.FilaService", "SettleGrants"));
             self.inner.unary(req, path, codec).await
+        }
+        /// Carries batch calls over one long-lived stream. Each request has one response, in the order of
+        /// the requests. The broker reads a bounded number of requests ahead of its answers; what is
+        /// beyond that waits with the client.
+        pub async fn pipeline(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::PipelineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::PipelineResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fila.v1.FilaService/Pipeline",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fila.v1.FilaService", "Pipeline"));
+            self.inner.streaming(req, path, codec).await
         }
     }
 }

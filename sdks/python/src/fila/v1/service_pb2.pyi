@@ -258,3 +258,33 @@ class GrantResult(_message.Message):
     messages: int
     lease_expires_at: _timestamp_pb2.Timestamp
     def __init__(self, error: _Optional[_Union[_messages_pb2.ItemError, _Mapping]] = ..., messages: _Optional[int] = ..., lease_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class PipelineRequest(_message.Message):
+    __slots__ = ("enqueue", "ack", "nack", "extend", "settle")
+    ENQUEUE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    enqueue: EnqueueBatchRequest
+    ack: AckBatchRequest
+    nack: NackBatchRequest
+    extend: ExtendLeaseRequest
+    settle: SettleGrantsRequest
+    def __init__(self, enqueue: _Optional[_Union[EnqueueBatchRequest, _Mapping]] = ..., ack: _Optional[_Union[AckBatchRequest, _Mapping]] = ..., nack: _Optional[_Union[NackBatchRequest, _Mapping]] = ..., extend: _Optional[_Union[ExtendLeaseRequest, _Mapping]] = ..., settle: _Optional[_Union[SettleGrantsRequest, _Mapping]] = ...) -> None: ...
+
+class PipelineResponse(_message.Message):
+    __slots__ = ("enqueue", "ack", "nack", "extend", "settle", "error")
+    ENQUEUE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    enqueue: EnqueueBatchResponse
+    ack: AckBatchResponse
+    nack: NackBatchResponse
+    extend: ExtendLeaseResponse
+    settle: SettleGrantsResponse
+    error: _messages_pb2.ItemError
+    def __init__(self, enqueue: _Optional[_Union[EnqueueBatchResponse, _Mapping]] = ..., ack: _Optional[_Union[AckBatchResponse, _Mapping]] = ..., nack: _Optional[_Union[NackBatchResponse, _Mapping]] = ..., extend: _Optional[_Union[ExtendLeaseResponse, _Mapping]] = ..., settle: _Optional[_Union[SettleGrantsResponse, _Mapping]] = ..., error: _Optional[_Union[_messages_pb2.ItemError, _Mapping]] = ...) -> None: ...

@@ -85,6 +85,11 @@ class FilaServiceStub:
                 request_serializer=fila_dot_v1_dot_service__pb2.SettleGrantsRequest.SerializeToString,
                 response_deserializer=fila_dot_v1_dot_service__pb2.SettleGrantsResponse.FromString,
                 _registered_method=True)
+        self.Pipeline = channel.stream_stream(
+                '/fila.v1.FilaService/Pipeline',
+                request_serializer=fila_dot_v1_dot_service__pb2.PipelineRequest.SerializeToString,
+                response_deserializer=fila_dot_v1_dot_service__pb2.PipelineResponse.FromString,
+                _registered_method=True)
 
 
 class FilaServiceServicer:
@@ -161,6 +166,15 @@ class FilaServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pipeline(self, request_iterator, context):
+        """Carries batch calls over one long-lived stream. Each request has one response, in the order of
+        the requests. The broker reads a bounded number of requests ahead of its answers; what is
+        beyond that waits with the client.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FilaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -213,6 +227,11 @@ def add_FilaServiceServicer_to_server(servicer, server):
                     servicer.SettleGrants,
                     request_deserializer=fila_dot_v1_dot_service__pb2.SettleGrantsRequest.FromString,
                     response_serializer=fila_dot_v1_dot_service__pb2.SettleGrantsResponse.SerializeToString,
+            ),
+            'Pipeline': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pipeline,
+                    request_deserializer=fila_dot_v1_dot_service__pb2.PipelineRequest.FromString,
+                    response_serializer=fila_dot_v1_dot_service__pb2.PipelineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -486,6 +505,33 @@ class FilaService:
             '/fila.v1.FilaService/SettleGrants',
             fila_dot_v1_dot_service__pb2.SettleGrantsRequest.SerializeToString,
             fila_dot_v1_dot_service__pb2.SettleGrantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pipeline(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/fila.v1.FilaService/Pipeline',
+            fila_dot_v1_dot_service__pb2.PipelineRequest.SerializeToString,
+            fila_dot_v1_dot_service__pb2.PipelineResponse.FromString,
             options,
             channel_credentials,
             insecure,

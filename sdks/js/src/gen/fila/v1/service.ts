@@ -303,6 +303,54 @@ export interface GrantResult {
   leaseExpiresAt: Date | undefined;
 }
 
+/** One batch call on its way through a pipeline. */
+export interface PipelineRequest {
+  /** As EnqueueBatch. */
+  enqueue?:
+    | EnqueueBatchRequest
+    | undefined;
+  /** As AckBatch. */
+  ack?:
+    | AckBatchRequest
+    | undefined;
+  /** As NackBatch. */
+  nack?:
+    | NackBatchRequest
+    | undefined;
+  /** As ExtendLease. */
+  extend?:
+    | ExtendLeaseRequest
+    | undefined;
+  /** As SettleGrants. */
+  settle?: SettleGrantsRequest | undefined;
+}
+
+/** What the call would have answered. The stream goes on after an error. */
+export interface PipelineResponse {
+  /** Of EnqueueBatch. */
+  enqueue?:
+    | EnqueueBatchResponse
+    | undefined;
+  /** Of AckBatch. */
+  ack?:
+    | AckBatchResponse
+    | undefined;
+  /** Of NackBatch. */
+  nack?:
+    | NackBatchResponse
+    | undefined;
+  /** Of ExtendLease. */
+  extend?:
+    | ExtendLeaseResponse
+    | undefined;
+  /** Of SettleGrants. */
+  settle?:
+    | SettleGrantsResponse
+    | undefined;
+  /** The request was refused as a whole, as the call would have been by a status. */
+  error?: ItemError | undefined;
+}
+
 function createBaseEnqueueRequest(): EnqueueRequest {
   return {
     queue: "",
@@ -2389,6 +2437,253 @@ export const GrantResult: MessageFns<GrantResult> = {
       : undefined;
     message.messages = object.messages ?? 0;
     message.leaseExpiresAt = object.leaseExpiresAt ?? undefined;
+    return message;
+  },
+};
+
+function createBasePipelineRequest(): PipelineRequest {
+  return { enqueue: undefined, ack: undefined, nack: undefined, extend: undefined, settle: undefined };
+}
+
+export const PipelineRequest: MessageFns<PipelineRequest> = {
+  encode(message: PipelineRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.enqueue !== undefined) {
+      EnqueueBatchRequest.encode(message.enqueue, writer.uint32(10).fork()).join();
+    }
+    if (message.ack !== undefined) {
+      AckBatchRequest.encode(message.ack, writer.uint32(18).fork()).join();
+    }
+    if (message.nack !== undefined) {
+      NackBatchRequest.encode(message.nack, writer.uint32(26).fork()).join();
+    }
+    if (message.extend !== undefined) {
+      ExtendLeaseRequest.encode(message.extend, writer.uint32(34).fork()).join();
+    }
+    if (message.settle !== undefined) {
+      SettleGrantsRequest.encode(message.settle, writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PipelineRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePipelineRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.enqueue = EnqueueBatchRequest.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.ack = AckBatchRequest.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nack = NackBatchRequest.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.extend = ExtendLeaseRequest.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.settle = SettleGrantsRequest.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PipelineRequest>): PipelineRequest {
+    return PipelineRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PipelineRequest>): PipelineRequest {
+    const message = createBasePipelineRequest();
+    message.enqueue = (object.enqueue !== undefined && object.enqueue !== null)
+      ? EnqueueBatchRequest.fromPartial(object.enqueue)
+      : undefined;
+    message.ack = (object.ack !== undefined && object.ack !== null)
+      ? AckBatchRequest.fromPartial(object.ack)
+      : undefined;
+    message.nack = (object.nack !== undefined && object.nack !== null)
+      ? NackBatchRequest.fromPartial(object.nack)
+      : undefined;
+    message.extend = (object.extend !== undefined && object.extend !== null)
+      ? ExtendLeaseRequest.fromPartial(object.extend)
+      : undefined;
+    message.settle = (object.settle !== undefined && object.settle !== null)
+      ? SettleGrantsRequest.fromPartial(object.settle)
+      : undefined;
+    return message;
+  },
+};
+
+function createBasePipelineResponse(): PipelineResponse {
+  return {
+    enqueue: undefined,
+    ack: undefined,
+    nack: undefined,
+    extend: undefined,
+    settle: undefined,
+    error: undefined,
+  };
+}
+
+export const PipelineResponse: MessageFns<PipelineResponse> = {
+  encode(message: PipelineResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.enqueue !== undefined) {
+      EnqueueBatchResponse.encode(message.enqueue, writer.uint32(10).fork()).join();
+    }
+    if (message.ack !== undefined) {
+      AckBatchResponse.encode(message.ack, writer.uint32(18).fork()).join();
+    }
+    if (message.nack !== undefined) {
+      NackBatchResponse.encode(message.nack, writer.uint32(26).fork()).join();
+    }
+    if (message.extend !== undefined) {
+      ExtendLeaseResponse.encode(message.extend, writer.uint32(34).fork()).join();
+    }
+    if (message.settle !== undefined) {
+      SettleGrantsResponse.encode(message.settle, writer.uint32(42).fork()).join();
+    }
+    if (message.error !== undefined) {
+      ItemError.encode(message.error, writer.uint32(50).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PipelineResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePipelineResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.enqueue = EnqueueBatchResponse.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.ack = AckBatchResponse.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nack = NackBatchResponse.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.extend = ExtendLeaseResponse.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.settle = SettleGrantsResponse.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.error = ItemError.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PipelineResponse>): PipelineResponse {
+    return PipelineResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PipelineResponse>): PipelineResponse {
+    const message = createBasePipelineResponse();
+    message.enqueue = (object.enqueue !== undefined && object.enqueue !== null)
+      ? EnqueueBatchResponse.fromPartial(object.enqueue)
+      : undefined;
+    message.ack = (object.ack !== undefined && object.ack !== null)
+      ? AckBatchResponse.fromPartial(object.ack)
+      : undefined;
+    message.nack = (object.nack !== undefined && object.nack !== null)
+      ? NackBatchResponse.fromPartial(object.nack)
+      : undefined;
+    message.extend = (object.extend !== undefined && object.extend !== null)
+      ? ExtendLeaseResponse.fromPartial(object.extend)
+      : undefined;
+    message.settle = (object.settle !== undefined && object.settle !== null)
+      ? SettleGrantsResponse.fromPartial(object.settle)
+      : undefined;
+    message.error = (object.error !== undefined && object.error !== null)
+      ? ItemError.fromPartial(object.error)
+      : undefined;
     return message;
   },
 };

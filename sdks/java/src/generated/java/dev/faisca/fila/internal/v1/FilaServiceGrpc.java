@@ -326,6 +326,37 @@ public final class FilaServiceGrpc {
     return getSettleGrantsMethod;
   }
 
+  private static volatile io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.PipelineRequest,
+      dev.faisca.fila.internal.v1.PipelineResponse> getPipelineMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "Pipeline",
+      requestType = dev.faisca.fila.internal.v1.PipelineRequest.class,
+      responseType = dev.faisca.fila.internal.v1.PipelineResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.BIDI_STREAMING)
+  public static io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.PipelineRequest,
+      dev.faisca.fila.internal.v1.PipelineResponse> getPipelineMethod() {
+    io.grpc.MethodDescriptor<dev.faisca.fila.internal.v1.PipelineRequest, dev.faisca.fila.internal.v1.PipelineResponse> getPipelineMethod;
+    if ((getPipelineMethod = FilaServiceGrpc.getPipelineMethod) == null) {
+      synchronized (FilaServiceGrpc.class) {
+        if ((getPipelineMethod = FilaServiceGrpc.getPipelineMethod) == null) {
+          FilaServiceGrpc.getPipelineMethod = getPipelineMethod =
+              io.grpc.MethodDescriptor.<dev.faisca.fila.internal.v1.PipelineRequest, dev.faisca.fila.internal.v1.PipelineResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.BIDI_STREAMING)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "Pipeline"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.PipelineRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  dev.faisca.fila.internal.v1.PipelineResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new FilaServiceMethodDescriptorSupplier("Pipeline"))
+              .build();
+        }
+      }
+    }
+    return getPipelineMethod;
+  }
+
   /**
    * Creates a new async stub that supports all call types for the service
    */
@@ -491,6 +522,18 @@ public final class FilaServiceGrpc {
         io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.SettleGrantsResponse> responseObserver) {
       io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getSettleGrantsMethod(), responseObserver);
     }
+
+    /**
+     * <pre>
+     * Carries batch calls over one long-lived stream. Each request has one response, in the order of
+     * the requests. The broker reads a bounded number of requests ahead of its answers; what is
+     * beyond that waits with the client.
+     * </pre>
+     */
+    default io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.PipelineRequest> pipeline(
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.PipelineResponse> responseObserver) {
+      return io.grpc.stub.ServerCalls.asyncUnimplementedStreamingCall(getPipelineMethod(), responseObserver);
+    }
   }
 
   /**
@@ -635,6 +678,19 @@ public final class FilaServiceGrpc {
       io.grpc.stub.ClientCalls.asyncUnaryCall(
           getChannel().newCall(getSettleGrantsMethod(), getCallOptions()), request, responseObserver);
     }
+
+    /**
+     * <pre>
+     * Carries batch calls over one long-lived stream. Each request has one response, in the order of
+     * the requests. The broker reads a bounded number of requests ahead of its answers; what is
+     * beyond that waits with the client.
+     * </pre>
+     */
+    public io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.PipelineRequest> pipeline(
+        io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.PipelineResponse> responseObserver) {
+      return io.grpc.stub.ClientCalls.asyncBidiStreamingCall(
+          getChannel().newCall(getPipelineMethod(), getCallOptions()), responseObserver);
+    }
   }
 
   /**
@@ -756,6 +812,20 @@ public final class FilaServiceGrpc {
     public dev.faisca.fila.internal.v1.SettleGrantsResponse settleGrants(dev.faisca.fila.internal.v1.SettleGrantsRequest request) throws io.grpc.StatusException {
       return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
           getChannel(), getSettleGrantsMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Carries batch calls over one long-lived stream. Each request has one response, in the order of
+     * the requests. The broker reads a bounded number of requests ahead of its answers; what is
+     * beyond that waits with the client.
+     * </pre>
+     */
+    @io.grpc.ExperimentalApi("https://github.com/grpc/grpc-java/issues/10918")
+    public io.grpc.stub.BlockingClientCall<dev.faisca.fila.internal.v1.PipelineRequest, dev.faisca.fila.internal.v1.PipelineResponse>
+        pipeline() {
+      return io.grpc.stub.ClientCalls.blockingBidiStreamingCall(
+          getChannel(), getPipelineMethod(), getCallOptions());
     }
   }
 
@@ -1009,6 +1079,7 @@ public final class FilaServiceGrpc {
   private static final int METHODID_NACK_BATCH = 7;
   private static final int METHODID_EXTEND_LEASE = 8;
   private static final int METHODID_SETTLE_GRANTS = 9;
+  private static final int METHODID_PIPELINE = 10;
 
   private static final class MethodHandlers<Req, Resp> implements
       io.grpc.stub.ServerCalls.UnaryMethod<Req, Resp>,
@@ -1077,6 +1148,9 @@ public final class FilaServiceGrpc {
     public io.grpc.stub.StreamObserver<Req> invoke(
         io.grpc.stub.StreamObserver<Resp> responseObserver) {
       switch (methodId) {
+        case METHODID_PIPELINE:
+          return (io.grpc.stub.StreamObserver<Req>) serviceImpl.pipeline(
+              (io.grpc.stub.StreamObserver<dev.faisca.fila.internal.v1.PipelineResponse>) responseObserver);
         default:
           throw new AssertionError();
       }
@@ -1155,6 +1229,13 @@ public final class FilaServiceGrpc {
               dev.faisca.fila.internal.v1.SettleGrantsRequest,
               dev.faisca.fila.internal.v1.SettleGrantsResponse>(
                 service, METHODID_SETTLE_GRANTS)))
+        .addMethod(
+          getPipelineMethod(),
+          io.grpc.stub.ServerCalls.asyncBidiStreamingCall(
+            new MethodHandlers<
+              dev.faisca.fila.internal.v1.PipelineRequest,
+              dev.faisca.fila.internal.v1.PipelineResponse>(
+                service, METHODID_PIPELINE)))
         .build();
   }
 
@@ -1213,6 +1294,7 @@ public final class FilaServiceGrpc {
               .addMethod(getNackBatchMethod())
               .addMethod(getExtendLeaseMethod())
               .addMethod(getSettleGrantsMethod())
+              .addMethod(getPipelineMethod())
               .build();
         }
       }

@@ -160,6 +160,16 @@ public final class Service {
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_fila_v1_GrantResult_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_PipelineRequest_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_PipelineRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_fila_v1_PipelineResponse_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_fila_v1_PipelineResponse_fieldAccessorTable;
 
   public static com.google.protobuf.Descriptors.FileDescriptor
       getDescriptor() {
@@ -231,25 +241,40 @@ public final class Service {
       "GrantResult\"x\n\013GrantResult\022!\n\005error\030\001 \001(" +
       "\0132\022.fila.v1.ItemError\022\020\n\010messages\030\002 \001(\r\022" +
       "4\n\020lease_expires_at\030\003 \001(\0132\032.google.proto" +
-      "buf.Timestamp2\231\005\n\013FilaService\022<\n\007Enqueue" +
-      "\022\027.fila.v1.EnqueueRequest\032\030.fila.v1.Enqu" +
-      "eueResponse\022K\n\014EnqueueBatch\022\034.fila.v1.En" +
-      "queueBatchRequest\032\035.fila.v1.EnqueueBatch" +
-      "Response\022>\n\007Consume\022\027.fila.v1.ConsumeReq" +
-      "uest\032\030.fila.v1.ConsumeResponse0\001\022<\n\007Rece" +
-      "ive\022\027.fila.v1.ReceiveRequest\032\030.fila.v1.R" +
-      "eceiveResponse\0220\n\003Ack\022\023.fila.v1.AckReque" +
-      "st\032\024.fila.v1.AckResponse\0223\n\004Nack\022\024.fila." +
-      "v1.NackRequest\032\025.fila.v1.NackResponse\022?\n" +
-      "\010AckBatch\022\030.fila.v1.AckBatchRequest\032\031.fi" +
-      "la.v1.AckBatchResponse\022B\n\tNackBatch\022\031.fi" +
-      "la.v1.NackBatchRequest\032\032.fila.v1.NackBat" +
-      "chResponse\022H\n\013ExtendLease\022\033.fila.v1.Exte" +
-      "ndLeaseRequest\032\034.fila.v1.ExtendLeaseResp" +
-      "onse\022K\n\014SettleGrants\022\034.fila.v1.SettleGra" +
-      "ntsRequest\032\035.fila.v1.SettleGrantsRespons" +
-      "eB\037\n\033dev.faisca.fila.internal.v1P\001b\006prot" +
-      "o3"
+      "buf.Timestamp\"\375\001\n\017PipelineRequest\022/\n\007enq" +
+      "ueue\030\001 \001(\0132\034.fila.v1.EnqueueBatchRequest" +
+      "H\000\022\'\n\003ack\030\002 \001(\0132\030.fila.v1.AckBatchReques" +
+      "tH\000\022)\n\004nack\030\003 \001(\0132\031.fila.v1.NackBatchReq" +
+      "uestH\000\022-\n\006extend\030\004 \001(\0132\033.fila.v1.ExtendL" +
+      "easeRequestH\000\022.\n\006settle\030\005 \001(\0132\034.fila.v1." +
+      "SettleGrantsRequestH\000B\006\n\004call\"\252\002\n\020Pipeli" +
+      "neResponse\0220\n\007enqueue\030\001 \001(\0132\035.fila.v1.En" +
+      "queueBatchResponseH\000\022(\n\003ack\030\002 \001(\0132\031.fila" +
+      ".v1.AckBatchResponseH\000\022*\n\004nack\030\003 \001(\0132\032.f" +
+      "ila.v1.NackBatchResponseH\000\022.\n\006extend\030\004 \001" +
+      "(\0132\034.fila.v1.ExtendLeaseResponseH\000\022/\n\006se" +
+      "ttle\030\005 \001(\0132\035.fila.v1.SettleGrantsRespons" +
+      "eH\000\022#\n\005error\030\006 \001(\0132\022.fila.v1.ItemErrorH\000" +
+      "B\010\n\006answer2\336\005\n\013FilaService\022<\n\007Enqueue\022\027." +
+      "fila.v1.EnqueueRequest\032\030.fila.v1.Enqueue" +
+      "Response\022K\n\014EnqueueBatch\022\034.fila.v1.Enque" +
+      "ueBatchRequest\032\035.fila.v1.EnqueueBatchRes" +
+      "ponse\022>\n\007Consume\022\027.fila.v1.ConsumeReques" +
+      "t\032\030.fila.v1.ConsumeResponse0\001\022<\n\007Receive" +
+      "\022\027.fila.v1.ReceiveRequest\032\030.fila.v1.Rece" +
+      "iveResponse\0220\n\003Ack\022\023.fila.v1.AckRequest\032" +
+      "\024.fila.v1.AckResponse\0223\n\004Nack\022\024.fila.v1." +
+      "NackRequest\032\025.fila.v1.NackResponse\022?\n\010Ac" +
+      "kBatch\022\030.fila.v1.AckBatchRequest\032\031.fila." +
+      "v1.AckBatchResponse\022B\n\tNackBatch\022\031.fila." +
+      "v1.NackBatchRequest\032\032.fila.v1.NackBatchR" +
+      "esponse\022H\n\013ExtendLease\022\033.fila.v1.ExtendL" +
+      "easeRequest\032\034.fila.v1.ExtendLeaseRespons" +
+      "e\022K\n\014SettleGrants\022\034.fila.v1.SettleGrants" +
+      "Request\032\035.fila.v1.SettleGrantsResponse\022C" +
+      "\n\010Pipeline\022\030.fila.v1.PipelineRequest\032\031.f" +
+      "ila.v1.PipelineResponse(\0010\001B\037\n\033dev.faisc" +
+      "a.fila.internal.v1P\001b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -431,6 +456,18 @@ public final class Service {
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GrantResult_descriptor,
         new java.lang.String[] { "Error", "Messages", "LeaseExpiresAt", });
+    internal_static_fila_v1_PipelineRequest_descriptor =
+      getDescriptor().getMessageTypes().get(28);
+    internal_static_fila_v1_PipelineRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_PipelineRequest_descriptor,
+        new java.lang.String[] { "Enqueue", "Ack", "Nack", "Extend", "Settle", "Call", });
+    internal_static_fila_v1_PipelineResponse_descriptor =
+      getDescriptor().getMessageTypes().get(29);
+    internal_static_fila_v1_PipelineResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_fila_v1_PipelineResponse_descriptor,
+        new java.lang.String[] { "Enqueue", "Ack", "Nack", "Extend", "Settle", "Error", "Answer", });
     dev.faisca.fila.internal.v1.Messages.getDescriptor();
     com.google.protobuf.TimestampProto.getDescriptor();
   }
