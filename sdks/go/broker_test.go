@@ -42,6 +42,7 @@ type seen struct {
 type (
 	script       func(ctx context.Context, request proto.Message) (proto.Message, error)
 	streamScript func(stream grpc.ServerStream, request *filapb.ConsumeRequest) error
+	pipeScript   func(stream grpc.ServerStream) error
 )
 
 // broker answers every call with success unless a script says otherwise.
@@ -55,6 +56,7 @@ type broker struct {
 	calls   []seen
 	scripts map[string]script
 	consume streamScript
+	pipe    pipeScript
 	stored  int
 }
 
@@ -79,7 +81,7 @@ func startBrokerAt(
 	b.scripts["EnqueueBatch"] = b.store
 	b.scripts["AckBatch"] = settleAll
 	b.scripts["NackBatch"] = settleAll
-	b.consume = consume
+	b.consume, b.pipe = consume, b.dispatch
 	options = append(options,
 		grpc.UnaryInterceptor(b.answer), grpc.StreamInterceptor(b.stream),
 		grpc.MaxRecvMsgSize(64<<20),
@@ -108,6 +110,13 @@ func (b *broker) scriptConsume(answer streamScript) {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	b.consume = answer
+}
+
+// scriptPipelines is for what a script per call cannot say.
+func (b *broker) scriptPipelines(answer pipeScript) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.pipe = answer
 }
 
 func (b *broker) seenOf(method string) []seen {
@@ -159,6 +168,13 @@ func (b *broker) answer(
 func (b *broker) stream(
 	_ any, stream grpc.ServerStream, info *grpc.StreamServerInfo, _ grpc.StreamHandler,
 ) error {
+	if info.FullMethod == filapb.FilaService_Pipeline_FullMethodName {
+		b.record(stream.Context(), info.FullMethod, nil)
+		b.lock.Lock()
+		answer := b.pipe
+		b.lock.Unlock()
+		return answer(stream)
+	}
 	request := &filapb.ConsumeRequest{}
 	if err := stream.RecvMsg(request); err != nil {
 		return err
@@ -168,6 +184,85 @@ func (b *broker) stream(
 	answer := b.consume
 	b.lock.Unlock()
 	return answer(stream, request)
+}
+
+// dispatch answers what comes through a pipeline as it would answer the calls: they overlap, and
+// answers leave in order. What a script fails with ends the stream.
+func (b *broker) dispatch(stream grpc.ServerStream) error {
+	type result struct {
+		answer *filapb.PipelineResponse
+		err    error
+	}
+	results := make(chan chan result, 1000)
+	go func() {
+		defer close(results)
+		for {
+			request := &filapb.PipelineRequest{}
+			if stream.RecvMsg(request) != nil {
+				return
+			}
+			mine := make(chan result, 1)
+			results <- mine
+			method, call := called(request)
+			b.record(stream.Context(), method, call)
+			b.lock.Lock()
+			answer := b.scripts[method]
+			b.lock.Unlock()
+			go func() {
+				if answer == nil {
+					mine <- result{err: status.Error(codes.Internal, "no script for "+method)}
+					return
+				}
+				answered, err := answer(stream.Context(), call)
+				mine <- result{piped(answered), err}
+			}()
+		}
+	}()
+	for next := range results {
+		found := <-next
+		if found.err != nil {
+			return found.err
+		}
+		if err := stream.SendMsg(found.answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// called is the call that a request of a pipeline stands for.
+func called(request *filapb.PipelineRequest) (string, proto.Message) {
+	switch call := request.GetCall().(type) {
+	case *filapb.PipelineRequest_Enqueue:
+		return "EnqueueBatch", call.Enqueue
+	case *filapb.PipelineRequest_Ack:
+		return "AckBatch", call.Ack
+	case *filapb.PipelineRequest_Nack:
+		return "NackBatch", call.Nack
+	case *filapb.PipelineRequest_Extend:
+		return "ExtendLease", call.Extend
+	case *filapb.PipelineRequest_Settle:
+		return "SettleGrants", call.Settle
+	}
+	return "nothing", nil
+}
+
+func piped(answer proto.Message) *filapb.PipelineResponse {
+	switch answer := answer.(type) {
+	case *filapb.EnqueueBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Enqueue{Enqueue: answer}}
+	case *filapb.AckBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Ack{Ack: answer}}
+	case *filapb.NackBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Nack{Nack: answer}}
+	case *filapb.ExtendLeaseResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Extend{Extend: answer}}
+	case *filapb.SettleGrantsResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Settle{Settle: answer}}
+	case *filapb.ItemError:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Error{Error: answer}}
+	}
+	return &filapb.PipelineResponse{}
 }
 
 // store gives a message the id payload#number, so that tests can tell whose it is.
