@@ -35,6 +35,8 @@ type seen struct {
 	method   string
 	request  proto.Message
 	metadata metadata.MD
+	// isPiped says that it came through a pipeline.
+	isPiped bool
 	// left is the time to the deadline; 0 without one.
 	left time.Duration
 }
@@ -142,6 +144,7 @@ func (b *broker) waitForCalls(method string, count int) []seen {
 func (b *broker) record(ctx context.Context, path string, request proto.Message) string {
 	method := path[strings.LastIndex(path, "/")+1:]
 	call := seen{method: method, request: request}
+	call.isPiped = !strings.Contains(path, "/")
 	call.metadata, _ = metadata.FromIncomingContext(ctx)
 	if deadline, has := ctx.Deadline(); has {
 		call.left = time.Until(deadline)
@@ -312,6 +315,9 @@ func refuse(code codes.Code, text, reason string) script {
 		return nil, status.Error(code, text)
 	}
 }
+
+// unknown is a broker of before there were pipelines.
+func unknown(grpc.ServerStream) error { return status.Error(codes.Unimplemented, "no such call") }
 
 func refuseStream(code codes.Code, text, reason string) streamScript {
 	return func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {

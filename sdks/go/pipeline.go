@@ -87,7 +87,9 @@ type pipe struct {
 
 // passage is one request on its way. All but done is guarded by the pipe's lock.
 type passage struct {
-	request   *filapb.PipelineRequest
+	request *filapb.PipelineRequest
+	// isOwn says whether an answer is one to this kind of request.
+	isOwn     func(*filapb.PipelineResponse) bool
 	isWritten bool
 	isGone    bool
 	// done takes the outcome without blocking, whether or not the caller is still there.
@@ -126,9 +128,12 @@ func carry[Q, A proto.Message](
 	if ctx.Err() != nil {
 		return none, ended(ctx, beforeSent, subject{})
 	}
-	found := p.pass(ctx, wrapped)
+	isOwn := func(answer *filapb.PipelineResponse) bool {
+		return answer.GetError() != nil || read(answer).ProtoReflect().IsValid()
+	}
+	found := p.pass(ctx, wrapped, isOwn)
 	if found.isUnsent {
-		found = p.pass(ctx, wrapped)
+		found = p.pass(ctx, wrapped, isOwn)
 	}
 	if found.isUnknown {
 		c.hasNoPipelines.Store(true)
@@ -157,7 +162,10 @@ func (c *connection) refusal(
 }
 
 // pass sends a request through the stream that is open now, and waits for its answer.
-func (p *pipeline) pass(ctx context.Context, request *filapb.PipelineRequest) passed {
+func (p *pipeline) pass(
+	ctx context.Context, request *filapb.PipelineRequest,
+	isOwn func(*filapb.PipelineResponse) bool,
+) passed {
 	on := p.current()
 	if on == nil {
 		return passed{err: clientClosed(subject{})}
@@ -173,7 +181,7 @@ func (p *pipeline) pass(ctx context.Context, request *filapb.PipelineRequest) pa
 	case <-alive:
 		return passed{err: clientClosed(subject{})}
 	}
-	mine := &passage{request: request, done: make(chan passed, 1)}
+	mine := &passage{request: request, isOwn: isOwn, done: make(chan passed, 1)}
 	if !on.begin(mine) {
 		return unsent()
 	}
@@ -384,7 +392,7 @@ func (s *pipe) read(stream filapb.FilaService_PipelineClient) {
 			)
 			return
 		case !s.answered(answer):
-			text := "the broker answered a request that nobody sent"
+			text := "the broker answered what nobody asked"
 			s.err = newError(ErrInternal, codes.Internal, text, subject{}, nil)
 			s.cancel()
 			return
@@ -392,11 +400,11 @@ func (s *pipe) read(stream filapb.FilaService_PipelineClient) {
 	}
 }
 
-// answered gives an answer to the oldest request. False when there is none.
+// answered gives an answer to the oldest request. False when it is not one to that.
 func (s *pipe) answered(answer *filapb.PipelineResponse) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if len(s.pending) == 0 {
+	if len(s.pending) == 0 || !s.pending[0].isOwn(answer) {
 		return false
 	}
 	oldest := s.pending[0]
