@@ -357,20 +357,20 @@ func (s *pipe) isWanted(next *passage) bool {
 	return true
 }
 
-// finish tells everybody that the stream is over. What could not be written may go elsewhere.
+// finish tells everybody that the stream is over. What could not be written may go elsewhere, but
+// not if nothing was ever answered here: then the end was about everybody.
 func (s *pipe) finish(unwritten *passage) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.loseLocked()
 	s.isOver = true
 	isUnknown := !s.hasAnswered && errors.Is(s.err, ErrUnimplemented)
-	isUnsent := s.isOpen.Load() && !isUnknown
 	for _, each := range s.pending {
-		each.done <- passed{nil, s.err, isUnsent && each == unwritten, isUnknown}
+		each.done <- passed{nil, s.err, s.hasAnswered && each == unwritten, isUnknown}
 	}
 	s.pending = nil
 	for len(s.requests) > 0 {
-		(<-s.requests).done <- passed{nil, s.err, isUnsent, isUnknown}
+		(<-s.requests).done <- passed{nil, s.err, s.hasAnswered, isUnknown}
 	}
 	close(s.done)
 }

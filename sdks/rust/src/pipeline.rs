@@ -295,7 +295,6 @@ struct State {
     // When an answer came last, or when there began to be one to wait for.
     moved_at: Instant,
     transport: Option<Waker>,
-    has_begun: bool,
     has_answered: bool,
     is_ending: bool,
     is_over: bool,
@@ -308,7 +307,6 @@ impl State {
             pending: VecDeque::new(),
             moved_at: Instant::now(),
             transport: None,
-            has_begun: false,
             has_answered: false,
             is_ending: false,
             is_over: false,
@@ -335,7 +333,7 @@ impl State {
     }
 
     /// Tells everybody that the stream is over, and why. What was not sent may go elsewhere, but
-    /// not if there was never a stream: the next one would fare no better.
+    /// not if nothing was ever answered here: then the end was about everybody.
     fn finish(&mut self, status: &Status) {
         if self.is_over {
             return;
@@ -350,7 +348,7 @@ impl State {
             let _ = waiting.answer.send(outcome);
         }
         for (call, waiting) in self.queue.drain(..) {
-            let outcome = match self.has_begun {
+            let outcome = match self.has_answered {
                 _ if is_unknown => Outcome::Unknown(call),
                 true => Outcome::Unsent(status.clone(), call),
                 false => Outcome::Lost(status.clone()),
@@ -370,7 +368,6 @@ impl Stream for Outgoing {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut state = locked(&self.0);
-        state.has_begun = true;
         while let Some((call, mut waiting)) = state.queue.pop_front() {
             // What its caller has given up must not be sent any more.
             if waiting.answer.is_closed() {
