@@ -43,7 +43,9 @@ func enqueueBatch(
 ) ([]outcome[EnqueueResult], error) {
 	request := &filapb.EnqueueBatchRequest{}
 	join(request, items)
-	answer, err := call(ctx, c, c.service.EnqueueBatch, request, trace)
+	wrapped := &filapb.PipelineRequest{Call: &filapb.PipelineRequest_Enqueue{Enqueue: request}}
+	answer, err := carry(ctx, c.enqueues, c.service.EnqueueBatch, request, trace,
+		wrapped, (*filapb.PipelineResponse).GetEnqueue)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,9 @@ func ackBatch(
 ) ([]outcome[struct{}], error) {
 	request := &filapb.AckBatchRequest{}
 	join(request, items)
-	answer, err := call(ctx, c, c.service.AckBatch, request, trace)
+	wrapped := &filapb.PipelineRequest{Call: &filapb.PipelineRequest_Ack{Ack: request}}
+	answer, err := carry(ctx, c.settlements, c.service.AckBatch, request, trace,
+		wrapped, (*filapb.PipelineResponse).GetAck)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +73,9 @@ func nackBatch(
 ) ([]outcome[struct{}], error) {
 	request := &filapb.NackBatchRequest{}
 	join(request, items)
-	answer, err := call(ctx, c, c.service.NackBatch, request, trace)
+	wrapped := &filapb.PipelineRequest{Call: &filapb.PipelineRequest_Nack{Nack: request}}
+	answer, err := carry(ctx, c.settlements, c.service.NackBatch, request, trace,
+		wrapped, (*filapb.PipelineResponse).GetNack)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +87,9 @@ func extendBatch(
 ) ([]outcome[time.Time], error) {
 	request := &filapb.ExtendLeaseRequest{}
 	join(request, items)
-	answer, err := call(ctx, c, c.service.ExtendLease, request, trace)
+	wrapped := &filapb.PipelineRequest{Call: &filapb.PipelineRequest_Extend{Extend: request}}
+	answer, err := carry(ctx, c.settlements, c.service.ExtendLease, request, trace,
+		wrapped, (*filapb.PipelineResponse).GetExtend)
 	if err != nil {
 		return nil, err
 	}

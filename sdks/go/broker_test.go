@@ -35,6 +35,8 @@ type seen struct {
 	method   string
 	request  proto.Message
 	metadata metadata.MD
+	// isPiped says that it came through a pipeline.
+	isPiped bool
 	// left is the time to the deadline; 0 without one.
 	left time.Duration
 }
@@ -42,6 +44,7 @@ type seen struct {
 type (
 	script       func(ctx context.Context, request proto.Message) (proto.Message, error)
 	streamScript func(stream grpc.ServerStream, request *filapb.ConsumeRequest) error
+	pipeScript   func(stream grpc.ServerStream) error
 )
 
 // broker answers every call with success unless a script says otherwise.
@@ -55,6 +58,7 @@ type broker struct {
 	calls   []seen
 	scripts map[string]script
 	consume streamScript
+	pipe    pipeScript
 	stored  int
 }
 
@@ -79,7 +83,7 @@ func startBrokerAt(
 	b.scripts["EnqueueBatch"] = b.store
 	b.scripts["AckBatch"] = settleAll
 	b.scripts["NackBatch"] = settleAll
-	b.consume = consume
+	b.consume, b.pipe = consume, b.dispatch
 	options = append(options,
 		grpc.UnaryInterceptor(b.answer), grpc.StreamInterceptor(b.stream),
 		grpc.MaxRecvMsgSize(64<<20),
@@ -110,6 +114,13 @@ func (b *broker) scriptConsume(answer streamScript) {
 	b.consume = answer
 }
 
+// scriptPipelines is for what a script per call cannot say.
+func (b *broker) scriptPipelines(answer pipeScript) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.pipe = answer
+}
+
 func (b *broker) seenOf(method string) []seen {
 	b.lock.Lock()
 	defer b.lock.Unlock()
@@ -133,6 +144,7 @@ func (b *broker) waitForCalls(method string, count int) []seen {
 func (b *broker) record(ctx context.Context, path string, request proto.Message) string {
 	method := path[strings.LastIndex(path, "/")+1:]
 	call := seen{method: method, request: request}
+	call.isPiped = !strings.Contains(path, "/")
 	call.metadata, _ = metadata.FromIncomingContext(ctx)
 	if deadline, has := ctx.Deadline(); has {
 		call.left = time.Until(deadline)
@@ -159,6 +171,13 @@ func (b *broker) answer(
 func (b *broker) stream(
 	_ any, stream grpc.ServerStream, info *grpc.StreamServerInfo, _ grpc.StreamHandler,
 ) error {
+	if info.FullMethod == filapb.FilaService_Pipeline_FullMethodName {
+		b.record(stream.Context(), info.FullMethod, nil)
+		b.lock.Lock()
+		answer := b.pipe
+		b.lock.Unlock()
+		return answer(stream)
+	}
 	request := &filapb.ConsumeRequest{}
 	if err := stream.RecvMsg(request); err != nil {
 		return err
@@ -168,6 +187,85 @@ func (b *broker) stream(
 	answer := b.consume
 	b.lock.Unlock()
 	return answer(stream, request)
+}
+
+// dispatch answers what comes through a pipeline as it would answer the calls: they overlap, and
+// answers leave in order. What a script fails with ends the stream.
+func (b *broker) dispatch(stream grpc.ServerStream) error {
+	type result struct {
+		answer *filapb.PipelineResponse
+		err    error
+	}
+	results := make(chan chan result, 1000)
+	go func() {
+		defer close(results)
+		for {
+			request := &filapb.PipelineRequest{}
+			if stream.RecvMsg(request) != nil {
+				return
+			}
+			mine := make(chan result, 1)
+			results <- mine
+			method, call := called(request)
+			b.record(stream.Context(), method, call)
+			b.lock.Lock()
+			answer := b.scripts[method]
+			b.lock.Unlock()
+			go func() {
+				if answer == nil {
+					mine <- result{err: status.Error(codes.Internal, "no script for "+method)}
+					return
+				}
+				answered, err := answer(stream.Context(), call)
+				mine <- result{piped(answered), err}
+			}()
+		}
+	}()
+	for next := range results {
+		found := <-next
+		if found.err != nil {
+			return found.err
+		}
+		if err := stream.SendMsg(found.answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// called is the call that a request of a pipeline stands for.
+func called(request *filapb.PipelineRequest) (string, proto.Message) {
+	switch call := request.GetCall().(type) {
+	case *filapb.PipelineRequest_Enqueue:
+		return "EnqueueBatch", call.Enqueue
+	case *filapb.PipelineRequest_Ack:
+		return "AckBatch", call.Ack
+	case *filapb.PipelineRequest_Nack:
+		return "NackBatch", call.Nack
+	case *filapb.PipelineRequest_Extend:
+		return "ExtendLease", call.Extend
+	case *filapb.PipelineRequest_Settle:
+		return "SettleGrants", call.Settle
+	}
+	return "nothing", nil
+}
+
+func piped(answer proto.Message) *filapb.PipelineResponse {
+	switch answer := answer.(type) {
+	case *filapb.EnqueueBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Enqueue{Enqueue: answer}}
+	case *filapb.AckBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Ack{Ack: answer}}
+	case *filapb.NackBatchResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Nack{Nack: answer}}
+	case *filapb.ExtendLeaseResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Extend{Extend: answer}}
+	case *filapb.SettleGrantsResponse:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Settle{Settle: answer}}
+	case *filapb.ItemError:
+		return &filapb.PipelineResponse{Answer: &filapb.PipelineResponse_Error{Error: answer}}
+	}
+	return &filapb.PipelineResponse{}
 }
 
 // store gives a message the id payload#number, so that tests can tell whose it is.
@@ -217,6 +315,9 @@ func refuse(code codes.Code, text, reason string) script {
 		return nil, status.Error(code, text)
 	}
 }
+
+// unknown is a broker of before there were pipelines.
+func unknown(grpc.ServerStream) error { return status.Error(codes.Unimplemented, "no such call") }
 
 func refuseStream(code codes.Code, text, reason string) streamScript {
 	return func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {

@@ -237,6 +237,7 @@ func TestCallerThatGivesUpUnderWayLeavesTheOthers(t *testing.T) {
 
 func TestRequestIsCancelledWhenItsLastCallerGivesUp(t *testing.T) {
 	b := startBroker(t)
+	b.scriptPipelines(unknown)
 	client := newClient(t, b.target)
 	ended := make(chan struct{})
 	b.script("EnqueueBatch", func(ctx context.Context, _ proto.Message) (proto.Message, error) {

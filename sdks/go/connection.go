@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,10 @@ type connection struct {
 
 	// hasNoGrants is set once the broker has said that it knows no SettleGrants.
 	hasNoGrants atomic.Bool
+	// hasNoPipelines is the same for Pipeline.
+	hasNoPipelines atomic.Bool
+	enqueues       *pipeline
+	settlements    *pipeline
 
 	// alive ends when the client is closed, and with it whatever waits.
 	alive context.Context
@@ -87,14 +92,16 @@ func connect(target string, chosen settings) (*connection, error) {
 		return nil, fmt.Errorf("target %q cannot be used: %w", target, err)
 	}
 	alive, end := context.WithCancel(context.Background())
-	return &connection{
+	opened := &connection{
 		settings: chosen,
 		grpc:     channel,
 		service:  filapb.NewFilaServiceClient(channel),
 		admin:    filapb.NewFilaAdminClient(channel),
 		alive:    alive,
 		end:      end,
-	}, nil
+	}
+	opened.enqueues, opened.settlements = newPipeline(opened), newPipeline(opened)
+	return opened, nil
 }
 
 func dialOptions(chosen settings, transport credentials.TransportCredentials) []grpc.DialOption {
@@ -128,6 +135,12 @@ func (c *connection) isClosed() bool { return c.alive.Err() != nil }
 // close ends calls and streams under way. The first says so before the second breaks them.
 func (c *connection) close() {
 	c.end()
+	ctx, cancel := context.WithTimeout(context.Background(), pipelineDrainTime)
+	defer cancel()
+	var draining sync.WaitGroup
+	draining.Go(func() { c.enqueues.close(ctx) })
+	draining.Go(func() { c.settlements.close(ctx) })
+	draining.Wait()
 	_ = c.grpc.Close() // It fails only when it is closed already.
 }
 

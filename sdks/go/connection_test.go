@@ -42,6 +42,7 @@ func secureBroker(t *testing.T, isMutual bool) *broker {
 
 func TestUnaryCallsCarryTheClientsDeadline(t *testing.T) {
 	b := startBroker(t)
+	b.scriptPipelines(unknown)
 	client := newClient(t, b.target, fila.WithTimeout(70*time.Second))
 	b.script("GetStats", replyWith(&filapb.GetStatsResponse{}))
 	b.script("Receive", replyWith(&filapb.ReceiveResponse{}))
@@ -72,6 +73,7 @@ func TestUnaryCallsCarryTheClientsDeadline(t *testing.T) {
 
 func TestDeadlineOfTheContextWinsOverTheClients(t *testing.T) {
 	b := startBroker(t)
+	b.scriptPipelines(unknown)
 	client := newClient(t, b.target, fila.WithTimeout(time.Millisecond))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()

@@ -102,7 +102,9 @@ func grantBatch(
 ) ([]outcome[settled], error) {
 	request := &filapb.SettleGrantsRequest{}
 	join(request, items)
-	answer, err := call(ctx, c, c.service.SettleGrants, request, trace)
+	wrapped := &filapb.PipelineRequest{Call: &filapb.PipelineRequest_Settle{Settle: request}}
+	answer, err := carry(ctx, c.settlements, c.service.SettleGrants, request, trace,
+		wrapped, (*filapb.PipelineResponse).GetSettle)
 	if err != nil {
 		return nil, err
 	}

@@ -182,6 +182,7 @@ func TestNothingIsAckedAfterGrantsThatCouldNotBeSettled(t *testing.T) {
 
 func TestABrokerThatKnowsNoGrantsIsAskedOnce(t *testing.T) {
 	b := startBroker(t)
+	b.scriptPipelines(unknown)
 	b.deliverFrames(2, 2)
 	client := newClient(t, b.target)
 	for _, frame := range receiveFrames(t, client, 2) {

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 use crate::connection::{Connection, Service, deadline_after};
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, moment};
+use crate::pipeline::{Piped, carry};
 use crate::proto;
 use crate::tracing::Trace;
 
@@ -29,6 +30,7 @@ pub(crate) type Answers<T> = Vec<Result<T, proto::ItemError>>;
 pub(crate) trait Batch: 'static {
     type Item: Message + Clone + 'static;
     type Request: Message;
+    type Response;
     type Output: Send + 'static;
 
     fn request(items: Vec<Self::Item>) -> Self::Request;
@@ -36,7 +38,9 @@ pub(crate) trait Batch: 'static {
     fn send(
         service: Service,
         request: Request<Self::Request>,
-    ) -> impl Future<Output = Result<Response<Answers<Self::Output>>, Status>> + Send;
+    ) -> impl Future<Output = Result<Response<Self::Response>, Status>> + Send;
+
+    fn read(response: Self::Response) -> Answers<Self::Output>;
 
     /// The queue, and the message where the item names one: what an error should name.
     fn subject(item: &Self::Item) -> (&str, Option<&str>);
@@ -54,7 +58,7 @@ pub(crate) trait Batch: 'static {
         trace: &Trace,
     ) -> impl Future<Output = Result<Vec<Result<Self::Output>>>> + Send
     where
-        Self: Sized,
+        Self: Piped + Sized,
     {
         send_batch::<Self>(connection, items, deadline, trace)
     }
@@ -67,6 +71,7 @@ pub(crate) struct Extend;
 impl Batch for Enqueue {
     type Item = proto::EnqueueRequest;
     type Request = proto::EnqueueBatchRequest;
+    type Response = proto::EnqueueBatchResponse;
     type Output = Enqueued;
 
     fn request(messages: Vec<Self::Item>) -> Self::Request {
@@ -76,13 +81,16 @@ impl Batch for Enqueue {
     async fn send(
         mut service: Service,
         request: Request<Self::Request>,
-    ) -> Result<Response<Answers<Enqueued>>, Status> {
+    ) -> Result<Response<Self::Response>, Status> {
+        service.enqueue_batch(request).await
+    }
+
+    fn read(response: Self::Response) -> Answers<Enqueued> {
         let read = |result: proto::EnqueueResult| match result.error {
             Some(error) => Err(error),
             None => Ok(Enqueued { message_id: result.message_id, duplicate: result.duplicate }),
         };
-        let response = service.enqueue_batch(request).await?;
-        Ok(response.map(|batch| batch.results.into_iter().map(read).collect()))
+        response.results.into_iter().map(read).collect()
     }
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
@@ -97,6 +105,7 @@ impl Batch for Enqueue {
 impl Batch for Nack {
     type Item = proto::NackRequest;
     type Request = proto::NackBatchRequest;
+    type Response = proto::NackBatchResponse;
     type Output = ();
 
     fn request(nacks: Vec<Self::Item>) -> Self::Request {
@@ -106,8 +115,12 @@ impl Batch for Nack {
     async fn send(
         mut service: Service,
         request: Request<Self::Request>,
-    ) -> Result<Response<Answers<()>>, Status> {
-        Ok(service.nack_batch(request).await?.map(|batch| settled(batch.results)))
+    ) -> Result<Response<Self::Response>, Status> {
+        service.nack_batch(request).await
+    }
+
+    fn read(response: Self::Response) -> Answers<()> {
+        settled(response.results)
     }
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
@@ -118,6 +131,7 @@ impl Batch for Nack {
 impl Batch for Extend {
     type Item = proto::LeaseExtension;
     type Request = proto::ExtendLeaseRequest;
+    type Response = proto::ExtendLeaseResponse;
     type Output = Option<SystemTime>;
 
     fn request(extensions: Vec<Self::Item>) -> Self::Request {
@@ -127,13 +141,16 @@ impl Batch for Extend {
     async fn send(
         mut service: Service,
         request: Request<Self::Request>,
-    ) -> Result<Response<Answers<Option<SystemTime>>>, Status> {
+    ) -> Result<Response<Self::Response>, Status> {
+        service.extend_lease(request).await
+    }
+
+    fn read(response: Self::Response) -> Answers<Option<SystemTime>> {
         let read = |result: proto::ExtendLeaseResult| match result.error {
             Some(error) => Err(error),
             None => Ok(moment(result.lease_expires_at)),
         };
-        let response = service.extend_lease(request).await?;
-        Ok(response.map(|batch| batch.results.into_iter().map(read).collect()))
+        response.results.into_iter().map(read).collect()
     }
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
@@ -147,14 +164,14 @@ pub(crate) fn settled(results: Vec<proto::ItemResult>) -> Answers<()> {
 
 /// Sends one request. One outcome per item in order, or the failure of all of them; neither names
 /// what it is about.
-pub(crate) async fn send_batch<B: Batch>(
+pub(crate) async fn send_batch<B: Piped>(
     connection: &Connection,
     items: Vec<B::Item>,
     deadline: Instant,
     trace: &Trace,
 ) -> Result<Vec<Result<B::Output>>> {
     let count = items.len();
-    let answers = connection.attempt(B::request(items), deadline, trace, B::send).await?;
+    let answers = carry::<B>(connection, B::request(items), deadline, trace).await?;
     if answers.len() != count {
         let given = answers.len();
         return Err(Error::internal(&format!("the broker gave {given} results for {count} items")));
@@ -166,7 +183,7 @@ pub(crate) async fn send_batch<B: Batch>(
 }
 
 /// Sends all items, each request with a deadline of its own; one outcome for each item, in order.
-pub(crate) async fn send_many<B: Batch>(
+pub(crate) async fn send_many<B: Piped>(
     connection: &Connection,
     items: impl Iterator<Item = B::Item>,
     timeout: Duration,
@@ -202,7 +219,7 @@ pub(crate) async fn send_many<B: Batch>(
 }
 
 /// Sends all items, and fails as the first request did that failed as a whole.
-pub(crate) async fn send_or_fail<B: Batch>(
+pub(crate) async fn send_or_fail<B: Piped>(
     connection: &Connection,
     items: Vec<B::Item>,
     timeout: Duration,
@@ -228,7 +245,7 @@ fn not_sent(error: &Error) -> Error {
     error.clone().with_text(text)
 }
 
-async fn send_once_or_again<B: Batch>(
+async fn send_once_or_again<B: Piped>(
     connection: &Connection,
     batch: Vec<B::Item>,
     deadline: Instant,

@@ -16,16 +16,17 @@ use prost::Message;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::batch::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, Batch};
+use crate::batch::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
 use crate::connection::{Connection, locked};
 use crate::error::{Error, Result};
+use crate::pipeline::Piped;
 use crate::tracing::Trace;
 
 // Two keep the broker busy while an answer is on its way; with more, batches get smaller.
 const REQUESTS_UNDER_WAY_MAX: usize = 2;
 
 /// One caller that waits for its item's outcome.
-struct Seat<B: Batch> {
+struct Seat<B: Piped> {
     number: u64,
     item: B::Item,
     deadline: Instant,
@@ -33,19 +34,19 @@ struct Seat<B: Batch> {
     answer: oneshot::Sender<Result<B::Output>>,
 }
 
-struct State<B: Batch> {
+struct State<B: Piped> {
     waiting: VecDeque<Seat<B>>,
     free_slots: usize,
     seats: u64,
 }
 
 /// Batches the items of concurrent callers for one RPC.
-pub(crate) struct Coalescer<B: Batch> {
+pub(crate) struct Coalescer<B: Piped> {
     connection: Arc<Connection>,
     state: Mutex<State<B>>,
 }
 
-impl<B: Batch> Coalescer<B> {
+impl<B: Piped> Coalescer<B> {
     pub(crate) fn new(connection: Arc<Connection>) -> Arc<Self> {
         let state =
             State { waiting: VecDeque::new(), free_slots: REQUESTS_UNDER_WAY_MAX, seats: 0 };
@@ -105,7 +106,7 @@ impl<B: Batch> Coalescer<B> {
     }
 }
 
-impl<B: Batch> State<B> {
+impl<B: Piped> State<B> {
     /// Removes the next batch from the queue, and with it callers who no longer wait.
     fn take(&mut self) -> Vec<Seat<B>> {
         let mut batch = Vec::new();
@@ -127,12 +128,12 @@ impl<B: Batch> State<B> {
 }
 
 /// The right to have one request under way.
-struct Slot<B: Batch> {
+struct Slot<B: Piped> {
     coalescer: Arc<Coalescer<B>>,
     is_taken: bool,
 }
 
-impl<B: Batch> Slot<B> {
+impl<B: Piped> Slot<B> {
     async fn serve(mut self) {
         while let Some(batch) = self.next() {
             self.send(batch).await;
@@ -182,7 +183,7 @@ impl<B: Batch> Slot<B> {
     }
 }
 
-impl<B: Batch> Drop for Slot<B> {
+impl<B: Piped> Drop for Slot<B> {
     fn drop(&mut self) {
         // Only where the task was cut short: by the end of the runtime, or by a panic.
         if self.is_taken {

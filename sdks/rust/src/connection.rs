@@ -23,6 +23,7 @@ use tonic::{Code, Request, Response, Status, TimeoutExpired};
 
 use crate::error::{Error, Result};
 use crate::options::{Backoff, ClientBuilder, DEFAULT_TARGET, TlsOptions};
+use crate::pipeline::Pipeline;
 use crate::proto::fila_admin_client::FilaAdminClient;
 use crate::proto::fila_service_client::FilaServiceClient;
 use crate::tracing::Trace;
@@ -32,9 +33,9 @@ pub(crate) type Admin = FilaAdminClient<Channel>;
 
 // Below the 60 s after which NAT tables and load balancers forget idle connections, and above the
 // interval from which the broker takes pings for a flood.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 // With the above, a silent peer is noticed before a default lease of 30 s ends.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 // The time limit of one attempt to connect, TLS handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 // A clock cannot count to the end of time; nobody waits for longer than this.
@@ -78,9 +79,12 @@ pub(crate) struct Connection {
     channel: Mutex<Option<Channel>>,
     closed: watch::Sender<bool>,
     api_key: Option<ApiKey>,
-    max_message_bytes: usize,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) enqueues: Pipeline,
+    pub(crate) settlements: Pipeline,
     courtesies: Mutex<JoinSet<()>>,
     has_no_grants: AtomicBool,
+    has_no_pipelines: AtomicBool,
 }
 
 impl Connection {
@@ -91,6 +95,15 @@ impl Connection {
 
     pub(crate) fn forget_grants(&self) {
         self.has_no_grants.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the broker takes pipelines: the same.
+    pub(crate) fn has_pipelines(&self) -> bool {
+        !self.has_no_pipelines.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forget_pipelines(&self) {
+        self.has_no_pipelines.store(true, Ordering::Relaxed);
     }
 
     /// Checks the options that need the network's view. Connects with the first call.
@@ -119,7 +132,10 @@ impl Connection {
             api_key: options.api_key.as_deref().map(api_key).transpose()?,
             max_message_bytes: options.max_message_bytes,
             courtesies: Mutex::default(),
+            enqueues: Pipeline::default(),
+            settlements: Pipeline::default(),
             has_no_grants: AtomicBool::new(false),
+            has_no_pipelines: AtomicBool::new(false),
         })
     }
 
@@ -253,9 +269,10 @@ impl Connection {
         courtesies.join_all().await;
         self.closed.send_replace(true);
         locked(&self.channel).take();
+        tokio::join!(self.enqueues.close(), self.settlements.close());
     }
 
-    async fn closing(&self) {
+    pub(crate) async fn closing(&self) {
         // The sender is this connection's own, so this cannot fail.
         let _ = self.closed.subscribe().wait_for(|is_closed| *is_closed).await;
     }

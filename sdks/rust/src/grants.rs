@@ -32,6 +32,7 @@ pub(crate) struct Settle;
 impl Batch for Settle {
     type Item = proto::GrantSettlement;
     type Request = proto::SettleGrantsRequest;
+    type Response = proto::SettleGrantsResponse;
     type Output = Settled;
 
     fn request(settlements: Vec<Self::Item>) -> Self::Request {
@@ -41,7 +42,11 @@ impl Batch for Settle {
     async fn send(
         mut service: Service,
         request: Request<Self::Request>,
-    ) -> Result<Response<Answers<Settled>>, Status> {
+    ) -> Result<Response<Self::Response>, Status> {
+        service.settle_grants(request).await
+    }
+
+    fn read(response: Self::Response) -> Answers<Settled> {
         let read = |result: proto::GrantResult| match result.error {
             Some(error) => Err(error),
             None => Ok(Settled {
@@ -49,8 +54,7 @@ impl Batch for Settle {
                 lease_expires_at: moment(result.lease_expires_at),
             }),
         };
-        let response = service.settle_grants(request).await?;
-        Ok(response.map(|batch| batch.results.into_iter().map(read).collect()))
+        response.results.into_iter().map(read).collect()
     }
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
@@ -149,6 +153,7 @@ pub(crate) struct Ack;
 impl Batch for Ack {
     type Item = AckItem;
     type Request = proto::AckBatchRequest;
+    type Response = proto::AckBatchResponse;
     type Output = ();
 
     fn request(items: Vec<Self::Item>) -> Self::Request {
@@ -158,8 +163,12 @@ impl Batch for Ack {
     async fn send(
         mut service: Service,
         request: Request<Self::Request>,
-    ) -> Result<Response<Answers<()>>, Status> {
-        Ok(service.ack_batch(request).await?.map(|batch| batch::settled(batch.results)))
+    ) -> Result<Response<Self::Response>, Status> {
+        service.ack_batch(request).await
+    }
+
+    fn read(response: Self::Response) -> Answers<()> {
+        batch::settled(response.results)
     }
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {

@@ -36,6 +36,7 @@ mod grants;
 mod message;
 mod mirrored;
 mod options;
+mod pipeline;
 mod stats;
 mod throttle;
 pub mod tracing;

@@ -148,6 +148,10 @@ impl Trace {
         })
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Adds the context to a message. A producer's own wins: it may continue a trace from
     /// elsewhere.
     pub(crate) fn add_to_headers(&self, headers: &mut HashMap<String, String>) {

@@ -27,15 +27,17 @@ use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
-use tonic::server::{Grpc, ServerStreamingService};
+use tonic::server::{Grpc, ServerStreamingService, StreamingService};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::proto;
+use crate::proto::pipeline_request::Call;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Script = Arc<dyn Fn(Seen, Out) -> BoxFuture<()> + Send + Sync>;
+type PipelineScript = Arc<dyn Fn(Requests, Out) -> BoxFuture<()> + Send + Sync>;
 
 /// What a machine that is busy with other work may need; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +48,8 @@ pub struct Seen {
     pub method: String,
     pub metadata: HashMap<String, String>,
     pub timeout: Option<Duration>,
+    /// Whether it came through a pipeline.
+    pub is_piped: bool,
     body: Vec<u8>,
 }
 
@@ -75,11 +79,24 @@ impl Out {
     }
 }
 
+/// What comes through a pipeline.
+pub struct Requests(Streaming<Vec<u8>>);
+
+impl Requests {
+    /// None when the client has half-closed the stream, or left.
+    pub async fn next(&mut self) -> Option<proto::PipelineRequest> {
+        let body = self.0.message().await.ok()??;
+        Some(proto::PipelineRequest::decode(body.as_slice()).expect("a request of a pipeline"))
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     seen: Mutex<Vec<Seen>>,
+    pipelines: Mutex<Vec<Seen>>,
     taken: AtomicUsize,
     scripts: Mutex<HashMap<String, Script>>,
+    pipeline: Mutex<Option<PipelineScript>>,
 }
 
 pub struct Broker {
@@ -144,6 +161,22 @@ impl Broker {
         self.inner.scripts.lock().expect("a lock").insert(method.to_owned(), script);
     }
 
+    /// For what a script per call cannot say.
+    pub fn on_pipeline<F, Fut>(&self, script: F)
+    where
+        F: Fn(Requests, Out) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let script: PipelineScript = Arc::new(move |requests, out| Box::pin(script(requests, out)));
+        *self.inner.pipeline.lock().expect("a lock") = Some(script);
+    }
+
+    /// A broker of before there were pipelines.
+    pub fn without_pipelines(self) -> Self {
+        self.on_pipeline(|_, out| async move { out.fail(Status::unimplemented("no such call")) });
+        self
+    }
+
     pub fn answer(&self, method: &str, answer: impl Message + Clone + 'static) {
         self.on(method, move |_, out| {
             let answer = answer.clone();
@@ -157,6 +190,11 @@ impl Broker {
             let status = refusal(code, &text, reason);
             async move { out.fail(status) }
         });
+    }
+
+    /// Pipelines that were opened. What came through them is among the calls.
+    pub fn pipelines(&self) -> Vec<Seen> {
+        self.inner.pipelines.lock().expect("a lock").clone()
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -290,7 +328,10 @@ impl Service<http::Request<Body>> for Scripted {
         let handler = Handler { inner: Arc::clone(&self.0), method };
         Box::pin(async move {
             let mut grpc = Grpc::new(Raw).max_decoding_message_size(64 << 20);
-            Ok(grpc.server_streaming(handler, request).await)
+            Ok(match handler.method.as_str() {
+                "Pipeline" => grpc.streaming(handler, request).await,
+                _ => grpc.server_streaming(handler, request).await,
+            })
         })
     }
 }
@@ -300,12 +341,8 @@ struct Handler {
     method: String,
 }
 
-impl ServerStreamingService<Vec<u8>> for Handler {
-    type Response = Vec<u8>;
-    type ResponseStream = Answers;
-    type Future = BoxFuture<Result<Response<Answers>, Status>>;
-
-    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+impl Handler {
+    fn seen<T>(&self, request: &Request<T>, body: Vec<u8>) -> Seen {
         let text = |value: &tonic::metadata::MetadataValue<_>| {
             value.to_str().unwrap_or_default().to_owned()
         };
@@ -320,21 +357,104 @@ impl ServerStreamingService<Vec<u8>> for Handler {
             })
             .collect();
         let timeout = metadata.get("grpc-timeout").map(|text| parsed_timeout(text));
-        let body = request.into_inner();
-        let seen = Seen { method: self.method.clone(), metadata, timeout, body };
+        let method = self.method.clone();
+        Seen { method, metadata, timeout, is_piped: false, body }
+    }
+}
+
+impl ServerStreamingService<Vec<u8>> for Handler {
+    type Response = Vec<u8>;
+    type ResponseStream = Answers;
+    type Future = BoxFuture<Result<Response<Answers>, Status>>;
+
+    fn call(&mut self, mut request: Request<Vec<u8>>) -> Self::Future {
+        let body = std::mem::take(request.get_mut());
+        let seen = self.seen(&request, body);
         self.inner.seen.lock().expect("a lock").push(seen.clone());
         let script = self.inner.scripts.lock().expect("a lock").get(&self.method).cloned();
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let script = script.ok_or_else(|| Status::unimplemented("not scripted"))?;
-            let (out, mut answers) = mpsc::unbounded_channel();
+            let (out, answers) = mpsc::unbounded_channel();
             tokio::spawn(script(seen, Out(out)));
-            // As the real one: nothing is sent before the first frame.
-            match answers.recv().await {
-                Some(Err(status)) => Err(status),
-                first => Ok(Response::new(Answers { first, answers, inner })),
-            }
+            begun(inner, answers).await
         })
+    }
+}
+
+impl StreamingService<Vec<u8>> for Handler {
+    type Response = Vec<u8>;
+    type ResponseStream = Answers;
+    type Future = BoxFuture<Result<Response<Answers>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<Vec<u8>>>) -> Self::Future {
+        let seen = self.seen(&request, Vec::new());
+        self.inner.pipelines.lock().expect("a lock").push(seen.clone());
+        let script = self.inner.pipeline.lock().expect("a lock").clone();
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let (out, answers) = mpsc::unbounded_channel();
+            let requests = Requests(request.into_inner());
+            match script {
+                Some(script) => tokio::spawn(script(requests, Out(out))),
+                None => tokio::spawn(dispatched(Arc::clone(&inner), seen, requests, Out(out))),
+            };
+            begun(inner, answers).await
+        })
+    }
+}
+
+/// As the real one: nothing is sent before the first frame.
+async fn begun(
+    inner: Arc<Inner>,
+    mut answers: mpsc::UnboundedReceiver<Result<Vec<u8>, Status>>,
+) -> Result<Response<Answers>, Status> {
+    match answers.recv().await {
+        Some(Err(status)) => Err(status),
+        first => Ok(Response::new(Answers { first, answers, inner })),
+    }
+}
+
+/// Answers what comes through a pipeline as it would answer the calls: they overlap, and answers
+/// leave in order. What a script fails with ends the stream.
+async fn dispatched(inner: Arc<Inner>, stream: Seen, mut requests: Requests, out: Out) {
+    let (calls, mut under_way) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let (number, method, body) = called(request);
+            let metadata = stream.metadata.clone();
+            let method = method.to_owned();
+            let seen = Seen { method, metadata, timeout: None, is_piped: true, body };
+            inner.seen.lock().expect("a lock").push(seen.clone());
+            let script = inner.scripts.lock().expect("a lock").get(&seen.method).cloned();
+            let (out, answer) = mpsc::unbounded_channel();
+            if let Some(script) = script {
+                tokio::spawn(script(seen, Out(out)));
+            }
+            let _ = calls.send((number, answer));
+        }
+    });
+    while let Some((number, mut answer)) = under_way.recv().await {
+        match answer.recv().await {
+            Some(Ok(body)) => {
+                let mut piped = Vec::new();
+                prost::encoding::bytes::encode(number, &body, &mut piped);
+                let _ = out.0.send(Ok(piped));
+            }
+            Some(Err(status)) => return out.fail(status),
+            None => return out.fail(Status::internal("not scripted")),
+        }
+    }
+}
+
+/// The call that a request of a pipeline stands for, with its number in the answer.
+fn called(request: proto::PipelineRequest) -> (u32, &'static str, Vec<u8>) {
+    match request.call.expect("a call") {
+        Call::Enqueue(call) => (1, "EnqueueBatch", call.encode_to_vec()),
+        Call::Ack(call) => (2, "AckBatch", call.encode_to_vec()),
+        Call::Nack(call) => (3, "NackBatch", call.encode_to_vec()),
+        Call::Extend(call) => (4, "ExtendLease", call.encode_to_vec()),
+        Call::Settle(call) => (5, "SettleGrants", call.encode_to_vec()),
     }
 }
 

@@ -51,7 +51,7 @@ fn clients_and_their_calls_can_be_shared_and_sent_to_other_threads() {
 
 #[tokio::test]
 async fn unary_calls_have_a_deadline_of_five_seconds() {
-    let broker = Broker::start();
+    let broker = Broker::start().without_pipelines();
     broker.answer("DeleteQueue", proto::DeleteQueueResponse::default());
     let client = Client::connect(broker.target()).await.unwrap();
     client.enqueue(EnqueueMessage::new("orders", "")).await.unwrap();
@@ -66,7 +66,7 @@ async fn unary_calls_have_a_deadline_of_five_seconds() {
 
 #[tokio::test]
 async fn a_call_can_choose_its_own_deadline() {
-    let broker = Broker::start();
+    let broker = Broker::start().without_pipelines();
     broker.answer("Receive", proto::ReceiveResponse::default());
     let builder = Client::builder().target(broker.target()).timeout(Duration::from_secs(40));
     let client = builder.connect().await.unwrap();

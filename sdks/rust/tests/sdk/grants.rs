@@ -122,7 +122,7 @@ async fn nothing_is_acked_after_grants_that_could_not_be_settled() {
 
 #[tokio::test]
 async fn a_broker_that_knows_no_grants_is_asked_once() {
-    let broker = Broker::start();
+    let broker = Broker::start().without_pipelines();
     let client = Client::connect(broker.target()).await.unwrap();
     broker.refuse("SettleGrants", Code::Unimplemented, "what?", None);
     for frame in receive(&broker, &client, &[2, 2]).await {

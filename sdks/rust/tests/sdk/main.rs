@@ -9,6 +9,7 @@ mod connection;
 mod consume;
 mod errors;
 mod grants;
+mod pipeline;
 mod produce;
 mod throttle;
 mod tls;
