@@ -11,7 +11,9 @@ from typing import Any, Final, final
 #   (CALL, id, route, body, metadata)  a call; its body is None for BIDI, its metadata the values
 #                                      of the names given, in order, None where there is none
 #   (MESSAGE, id, body)                the next request of a BIDI call
-#   (HALF_CLOSED, id)                  there will be no further request
+#   (HALF_CLOSED, id)                  there will be no further request; where that is for a
+#                                      request that could not be read, the call ends with the status
+#                                      for that, whatever `end` says
 #   (TAKEN, id)                        HTTP/2 has taken over a frame given to `write`
 #   (GONE, id)                         the caller left, or its time is over, before the call was
 #                                      ended; told once, and nothing about the call follows
@@ -96,14 +98,18 @@ class Edge:
     def write(self, id: int, frame: bytes) -> None:
         """Send an encoded response; TAKEN follows."""
 
+    def reply(self, id: int, frame: bytes) -> None:
+        """Send an encoded response to the oldest MESSAGE without one; nothing is told.
+
+        When HTTP/2 has taken it over, that message takes up no bytes of the budget any more, and
+        another may come.
+        """
+
     def end(self, id: int, code: int, message: str, reason: str) -> None:
         """End a call with a status; an empty reason is none."""
 
     def more(self, id: int, count: int) -> None:
-        """Let so many further MESSAGEs of a BIDI call come; it begins with one.
-
-        As many of those that came take up no bytes of the budget any more.
-        """
+        """Let so many further MESSAGEs of a BIDI call come; it begins with one."""
 
     def serving(self, is_serving: bool) -> None:
         """Set what health says."""

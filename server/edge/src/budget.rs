@@ -48,6 +48,16 @@ impl Budget {
         self.lock().taken
     }
 
+    /// Return whether a request of a size would be refused now.
+    pub fn is_full(&self, size: usize) -> bool {
+        let mut level = self.lock();
+        if size < LARGE_BYTES {
+            return level.taken > 0 && level.taken + size > self.max;
+        }
+        level.waiting.retain(|(_, room)| !room.is_closed());
+        level.waiting.len() >= WAITING_MAX
+    }
+
     /// Take bytes for a request. Fails when there is no room and none to wait for.
     pub async fn charge(self: &Arc<Self>, size: usize) -> Result<Charge, Status> {
         let room = {

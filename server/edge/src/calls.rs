@@ -20,12 +20,19 @@ use crate::status::Status;
 /// What is still to be sent, in order.
 pub enum Out {
     Headers,
-    /// `is_told`: Python hears when it is taken.
-    Frame {
-        content: Bytes,
-        is_told: bool,
-    },
+    Frame { content: Bytes, taken: Taken },
     End(Status),
+}
+
+/// What follows when HTTP/2 has taken a frame over.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Taken {
+    #[default]
+    Nothing,
+    /// Python hears of it.
+    Told,
+    /// The oldest message of the call is dealt with, and another may come.
+    Answered,
 }
 
 /// One call. Calls that the edge answers by itself have the id 0 and no standing.
@@ -38,6 +45,8 @@ pub struct Call {
     sender: RefCell<Option<Waker>>,
     reader: RefCell<Option<Waker>>,
     credit: Cell<u64>,
+    /// Why no further message could be read; the call ends with this, whatever Python says.
+    spoilt: RefCell<Option<Status>>,
     held: RefCell<VecDeque<Arc<Charge>>>,
 }
 
@@ -62,7 +71,13 @@ impl Call {
     /// Let a newer frame take the place of one that is still waiting.
     pub fn replace(&self, content: Bytes) {
         self.queue.borrow_mut().retain(|out| !matches!(out, Out::Frame { .. }));
-        self.push(Out::Frame { content, is_told: false });
+        self.push(Out::Frame { content, taken: Taken::Nothing });
+    }
+
+    /// End it as Python says, unless it was spoilt before.
+    pub fn end(&self, status: Status) {
+        let spoilt = self.spoilt.borrow_mut().take();
+        self.push(Out::End(spoilt.unwrap_or(status)));
     }
 
     /// End it now; what waits is not sent.
@@ -122,13 +137,21 @@ impl Call {
 
     // --- The messages of a call that brings many -----------------------------------------------
 
-    /// Let so many further messages come. As many as were dealt with take up no bytes any more.
+    /// Let so many further messages come.
     pub fn more(&self, count: u64) {
         self.credit.set(self.credit.get().saturating_add(count));
-        let mut held = self.held.borrow_mut();
-        let dealt_with = held.len().min(usize::try_from(count).unwrap_or(usize::MAX));
-        held.drain(..dealt_with);
         wake(&self.reader);
+    }
+
+    /// The oldest message is dealt with: it takes up no bytes any more, and another may come.
+    pub fn answered(&self) {
+        self.held.borrow_mut().pop_front();
+        self.more(1);
+    }
+
+    /// No further message can be read. What came before is still to be answered.
+    pub fn spoil(&self, status: Status) {
+        *self.spoilt.borrow_mut() = Some(status);
     }
 
     /// Wait until a message may come.

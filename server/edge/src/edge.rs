@@ -135,6 +135,12 @@ impl Edge {
         Ok(())
     }
 
+    fn reply(&self, id: u64, frame: &[u8]) -> PyResult<()> {
+        let content = framed(frame).ok_or_else(|| too_long(frame))?;
+        self.shared.outbox.put(Command::Reply { id, content });
+        Ok(())
+    }
+
     fn end(&self, id: u64, code: u32, message: &str, reason: &str) {
         let status = Status::new(code, message, reason);
         self.shared.outbox.put(Command::End { id, status });

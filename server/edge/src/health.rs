@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 
-use crate::calls::{Call, Out};
+use crate::calls::{Call, Out, Taken};
 use crate::outbox::framed;
 use crate::status::{Status, NOT_FOUND};
 use crate::wire::{self, Value};
@@ -88,7 +88,7 @@ impl Health {
         let is_known = self.services.contains(service(request)?);
         let call = Call::own();
         let status = if is_known { self.status.get() } else { SERVICE_UNKNOWN };
-        call.push(Out::Frame { content: frame(&encoded(status)), is_told: false });
+        call.push(Out::Frame { content: frame(&encoded(status)), taken: Taken::Nothing });
         if is_known {
             let mut watches = self.watches.borrow_mut();
             if watches.len() == watches.capacity() {

@@ -13,23 +13,24 @@ use http::header::{HeaderValue, CONTENT_TYPE};
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::calls::{Leash, Out};
+use crate::calls::{Leash, Out, Taken};
 use crate::inbox::{Event, Inbox};
 
 pub struct Outgoing {
     source: Option<(Leash, Arc<Inbox>)>,
-    /// The last frame is one that Python waits for.
-    is_awaited: bool,
+    /// What follows when the last frame has been taken over.
+    taken: Taken,
 }
 
 impl Outgoing {
     pub fn empty() -> Self {
-        Self { source: None, is_awaited: false }
+        Self { source: None, taken: Taken::Nothing }
     }
 
     /// The response of a call that has begun to answer.
     pub fn response(leash: Leash, inbox: Arc<Inbox>) -> Response<Self> {
-        let mut response = Response::new(Self { source: Some((leash, inbox)), is_awaited: false });
+        let mut response =
+            Response::new(Self { source: Some((leash, inbox)), taken: Taken::Nothing });
         let kind = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
@@ -46,16 +47,20 @@ impl Body for Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         let Some((leash, inbox)) = &this.source else { return Poll::Ready(None) };
-        if std::mem::take(&mut this.is_awaited) {
-            let standing = leash.call.standing.get().cloned();
-            inbox.push(Event::Taken { id: leash.call.id }, standing);
+        match std::mem::take(&mut this.taken) {
+            Taken::Nothing => {}
+            Taken::Answered => leash.call.answered(),
+            Taken::Told => {
+                let standing = leash.call.standing.get().cloned();
+                inbox.push(Event::Taken { id: leash.call.id }, standing);
+            }
         }
         loop {
             match leash.call.poll_next(context.waker()) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Out::Headers) => {}
-                Poll::Ready(Out::Frame { content, is_told }) => {
-                    this.is_awaited = is_told;
+                Poll::Ready(Out::Frame { content, taken }) => {
+                    this.taken = taken;
                     return Poll::Ready(Some(Ok(Frame::data(content))));
                 }
                 Poll::Ready(Out::End(status)) => {

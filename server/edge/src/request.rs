@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::budget::Charge;
 use crate::calls::Call;
@@ -15,6 +15,9 @@ use crate::framing::{Messages, Prefix};
 use crate::inflate::Encoding;
 use crate::state::State;
 use crate::status::{Status, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED};
+
+/// How soon a message of a call that brings many looks again whether there is room for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub struct Requests {
     messages: Messages<Incoming>,
@@ -73,6 +76,10 @@ impl Requests {
         let Some(prefix) = self.messages.prefix().await? else { return Ok(None) };
         self.check(&prefix)?;
         call.credit().await;
+        // What waits here waits with the client, and costs a window: there is no need to refuse it.
+        while state.budget.is_full(prefix.size) {
+            sleep(LOOK_AGAIN).await;
+        }
         self.charged(state, &prefix).await.map(Some)
     }
 

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tokio::task::spawn_local;
 use tokio::time::{sleep_until, timeout_at, Instant};
 
-use crate::calls::{Call, Leash, Out};
+use crate::calls::{Call, Leash, Out, Taken};
 use crate::figures::Place;
 use crate::framing::ended;
 use crate::health;
@@ -181,8 +181,8 @@ async fn read_messages(state: Rc<State>, call: Rc<Call>, mut requests: Requests)
                 state.inbox.push(Event::Message { id: call.id, body, _charge: charge }, standing);
             }
             Err(status) => {
-                state.calls.leave(&call);
-                call.cut(status);
+                call.spoil(status);
+                state.inbox.push(Event::HalfClosed { id: call.id }, standing);
                 return;
             }
         }
@@ -215,7 +215,7 @@ async fn checked(
             _ => state.health.check(&request)?,
         };
         let call = Call::own();
-        call.push(Out::Frame { content, is_told: false });
+        call.push(Out::Frame { content, taken: Taken::Nothing });
         call.push(Out::End(Status::ok()));
         call
     };
@@ -252,7 +252,7 @@ async fn reflect(state: Rc<State>, call: Rc<Call>, mut requests: Requests) {
             Err(status) => Err(status),
         };
         match answer {
-            Ok(content) => call.push(Out::Frame { content, is_told: false }),
+            Ok(content) => call.push(Out::Frame { content, taken: Taken::Nothing }),
             Err(status) => return call.push(Out::End(status)),
         }
         call.drained().await;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::{spawn_local, LocalSet};
 use tokio::time::{sleep, Instant};
 
-use crate::calls::Out;
+use crate::calls::{Out, Taken};
 use crate::connection::LAST_WORDS;
 use crate::listener::listen;
 use crate::outbox::{Command, Outbox};
@@ -81,7 +81,7 @@ fn apply(state: &State, drain: &watch::Sender<bool>, command: Command) {
     match command {
         Command::Answer { id, content } => {
             if let Some(call) = calls.end(id) {
-                call.push(Out::Frame { content, is_told: false });
+                call.push(Out::Frame { content, taken: Taken::Nothing });
                 call.push(Out::End(Status::ok()));
             }
         }
@@ -92,12 +92,17 @@ fn apply(state: &State, drain: &watch::Sender<bool>, command: Command) {
         }
         Command::Write { id, content } => {
             if let Some(call) = calls.find(id) {
-                call.push(Out::Frame { content, is_told: true });
+                call.push(Out::Frame { content, taken: Taken::Told });
+            }
+        }
+        Command::Reply { id, content } => {
+            if let Some(call) = calls.find(id) {
+                call.push(Out::Frame { content, taken: Taken::Answered });
             }
         }
         Command::End { id, status } => {
             if let Some(call) = calls.end(id) {
-                call.push(Out::End(status));
+                call.end(status);
             }
         }
         Command::More { id, count } => {

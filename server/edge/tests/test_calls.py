@@ -71,6 +71,7 @@ def test_answers_to_calls_that_are_over_are_ignored(canned: Canned, channel: grp
         canned.edge.answer([(id, b"x")])
         canned.edge.open(id)
         canned.edge.write(id, b"x")
+        canned.edge.reply(id, b"x")
         canned.edge.more(id, 1)
         canned.edge.end(id, 0, "", "")
     assert unary(channel, "Echo", b"on") == b"on"
@@ -186,6 +187,32 @@ def test_a_conversation_goes_at_the_pace_of_python(canned: Canned, channel: grpc
     canned.settled(lambda now: now["calls_under_way"] == 0 and now["inbox_bytes"] == 0)
 
 
+def test_a_reply_lets_the_next_message_come_and_is_not_told(
+    canned: Canned, channel: grpc.Channel
+) -> None:
+    said: queue.Queue[bytes | None] = queue.Queue()
+    call = talk(channel, iter(said.get, None))
+    id = canned.wait_for(CALL)[1]
+    canned.edge.more(id, 1)
+    for n in range(5):
+        said.put(str(n).encode())
+    for n in range(5):
+        assert canned.wait_for(MESSAGE)[2] == str(n).encode()
+        if n == 1:
+            threading.Event().wait(0.2)
+            assert not canned.events  # two were let come, and one was answered since
+        if n:
+            canned.edge.reply(id, str(n - 1).encode())
+            assert next(call) == str(n - 1).encode()
+    said.put(None)
+    assert canned.wait_for(HALF_CLOSED) == (HALF_CLOSED, id)
+    canned.edge.reply(id, b"4")
+    canned.edge.end(id, 0, "", "")
+    assert list(call) == [b"4"]
+    canned.settled(lambda now: now["calls_under_way"] == 0 and now["inbox_bytes"] == 0)
+    assert not canned.events
+
+
 def test_a_conversation_may_be_ended_while_the_caller_talks(
     canned: Canned, channel: grpc.Channel
 ) -> None:
@@ -201,7 +228,7 @@ def test_a_conversation_may_be_ended_while_the_caller_talks(
     canned.settled(lambda now: now["calls_under_way"] == 0 and now["inbox_bytes"] == 0)
 
 
-def test_a_giant_message_ends_a_conversation(start: Start, connect: Connect) -> None:
+def test_a_giant_message_ends_a_conversation_after_what_came_before_it(start: Start, connect: Connect) -> None:
     canned = start(settings={"max_request_bytes": 1000})
     said: queue.Queue[bytes | None] = queue.Queue()
     said.put(b"x")
@@ -210,9 +237,12 @@ def test_a_giant_message_ends_a_conversation(start: Start, connect: Connect) -> 
     canned.wait_for(MESSAGE)
     canned.edge.more(id, 5)
     said.put(bytes(1001))
+    assert canned.wait_for(HALF_CLOSED) == (HALF_CLOSED, id)
+    canned.edge.reply(id, b"y")
+    canned.edge.end(id, 0, "", "")
+    assert next(call) == b"y"
     refusal = refused(lambda: next(call))
     assert refusal == (STATUS.RESOURCE_EXHAUSTED, "a request of 1001 bytes exceeds 1000", "")
-    assert canned.wait_for(GONE) == (GONE, id)
     said.put(None)
 
 

@@ -8,13 +8,14 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from fila_edge import CALL, GONE, MESSAGE
+from fila_edge import CALL, GONE, HALF_CLOSED, MESSAGE
 
 from server.edge.tests.calls import later, refused, stream, talk, unary
 from server.edge.tests.canned import WAIT_S, Canned
@@ -126,17 +127,22 @@ def test_large_requests_that_wait_are_bounded_and_may_leave(start: Start, connec
     canned.settled(lambda now: now["inbox_bytes"] == 0 and now["calls_under_way"] == 0)
 
 
-def test_a_conversation_gives_its_bytes_back_as_they_are_dealt_with(
+def test_a_conversation_gives_its_bytes_back_as_they_are_answered(
     start: Start, connect: Connect
 ) -> None:
     canned = start(settings={"inbox_bytes": 100_000})
     call = talk(connect(canned), [bytes(60_000)] * 20)
     id = canned.wait_for(CALL)[1]
-    for _ in range(20):
+    canned.edge.more(id, 15)
+    for n in range(20):
         assert len(canned.wait_for(MESSAGE)[2]) == 60_000
-        canned.edge.more(id, 1)
+        if not n:
+            time.sleep(0.2)
+            assert not canned.events  # there is no room, and nobody is refused for that
+        canned.edge.reply(id, b"")
+    canned.wait_for(HALF_CLOSED)
     canned.edge.end(id, 0, "", "")
-    assert list(call) == []
+    assert list(call) == [b""] * 20
 
 
 def test_a_body_that_stops_halfway_is_ended(start: Start) -> None:

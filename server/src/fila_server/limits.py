@@ -112,6 +112,9 @@ STREAM_REQUEST_BYTES = 4096
 # Sixteen megabytes at two megabits a second. A body that stops halfway must not hold its place for
 # ever.
 ARRIVAL_MS = 60_000
+# Requests of one pipeline under way. A client's two batches of a kind and whoever sends on its own
+# find room; a client that never reads its answers holds no more than these.
+PIPELINE_REQUESTS_MAX = 16
 # Anybody may watch the health without a key, and every watch is a call that stays.
 WATCHES_MAX = 1000
 # A tool needs one stream for a moment, and asks for a name.

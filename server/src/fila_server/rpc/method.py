@@ -9,6 +9,7 @@ nothing else of a method, and a handler knows nothing else of its transport.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -34,8 +35,31 @@ class Call(Protocol):
         """Send one of the responses; return when the transport has taken it over."""
 
 
+class Conversation(Call, Protocol):
+    """A call that brings many requests, each with one response."""
+
+    async def read(self) -> bytes | None:
+        """Return the next request, or None after the last; it takes up its bytes until it has a
+        response. Raises Overloaded in its place if there is no room for them.
+        """
+
+    async def reply(self, message: bytes) -> None:
+        """Send the response to the oldest request without one."""
+
+    def readmit(self) -> None:
+        """Check the call's key again, and make it the caller. Raises Unauthenticated."""
+
+
 Handler = Callable[[Any, Any], Awaitable[Any]]  # of a request and its Call
 Decode = Callable[[bytes], Any]
+
+
+class Kind(Enum):
+    """How many requests and responses a call has."""
+
+    UNARY = auto()  # one of each: the handler returns its response, as a message or encoded
+    STREAMING = auto()  # one request: the handler writes the responses by itself
+    BIDI = auto()  # many requests, each with one response: the handler gets a Conversation
 
 
 class Single(NamedTuple):
@@ -54,9 +78,7 @@ class Method(NamedTuple):
     path: str
     handler: Handler
     decode: Decode  # raises DecodeError
-    # Whether the handler writes its responses by itself; if not, it returns the one response, as a
-    # message or encoded.
-    is_streaming: bool = False
+    kind: Kind = Kind.UNARY
     single: Single | None = None
 
     @property
@@ -75,7 +97,16 @@ def streaming(path: str, handler: Handler, decode: Decode) -> Method:
             raise MessageTooLarge(f"a request of {len(body)} bytes exceeds {STREAM_REQUEST_BYTES}")
         return decode(body)
 
-    return Method(path, handler, decode_small, is_streaming=True)
+    return Method(path, handler, decode_small, Kind.STREAMING)
+
+
+def bidi(path: str, handler: Handler) -> Method:
+    """Return a method that reads its requests by itself; it gets None as the request."""
+    return Method(path, handler, _no_body, Kind.BIDI)
+
+
+def _no_body(body: bytes) -> None:
+    raise AssertionError("a call that brings many requests has no body of its own")
 
 
 def encoded(response: Any) -> bytes:

@@ -35,7 +35,8 @@ from fila_server.core.wire.cuts import BLOCK_BYTES, DraftBatch, count_fields, co
 from fila_server.core.wire.intake import Cut, Draft, Intake
 from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge, PermissionDenied
 from fila_server.rpc.auth import CALLER, check, denials, restricted
-from fila_server.rpc.method import Call, Decode, Handler, Method, Single, parsed, streaming
+from fila_server.rpc.method import Call, Decode, Handler, Method, Single, bidi, parsed, streaming
+from fila_server.rpc.pipeline import Pipelines
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.sink import Sink
 
@@ -63,6 +64,7 @@ class Service:
         self._limits = limits
         self.intake = Intake(limits, cut)
         self._reading = asyncio.Lock()
+        self.lasting = engine.lasting
 
     async def enqueue(self, draft: Draft, call: Call) -> pb.EnqueueResponse:
         (result,) = await self._each(Enqueue, [draft], PRODUCE, _draft_queue, len(draft[1]))
@@ -261,15 +263,19 @@ def methods(service: Service, *, is_traced: bool = False) -> list[Method]:
     def unary(name: str, handler: Handler, decode: Decode, single: Single | None = None) -> Method:
         return Method(_PATH + name, handler, decode, single=None if is_traced else single)
 
+    batches = {
+        "enqueue": unary("EnqueueBatch", service.enqueue_batch, bytes),  # read piece by piece
+        "ack": unary("AckBatch", service.ack_batch, counted(pb.AckBatchRequest)),
+        "nack": unary("NackBatch", service.nack_batch, counted(pb.NackBatchRequest)),
+        "extend": unary("ExtendLease", service.extend_lease, counted(pb.ExtendLeaseRequest)),
+        "settle": unary("SettleGrants", service.settle_grants, service.grants),
+    }
     return [
         unary("Enqueue", service.enqueue, service.intake.draft, _ENQUEUE),
-        unary("EnqueueBatch", service.enqueue_batch, bytes),  # which it reads piece by piece
         unary("Ack", service.ack, pb.AckRequest.FromString, _ACK),
         unary("Nack", service.nack, pb.NackRequest.FromString, _NACK),
-        unary("AckBatch", service.ack_batch, counted(pb.AckBatchRequest)),
-        unary("NackBatch", service.nack_batch, counted(pb.NackBatchRequest)),
-        unary("ExtendLease", service.extend_lease, counted(pb.ExtendLeaseRequest)),
-        unary("SettleGrants", service.settle_grants, service.grants),
+        *batches.values(),
+        bidi(_PATH + "Pipeline", Pipelines(service.lasting, batches).run),
         # Writes its one response by itself: so it learns whether the transport took it over.
         streaming(_PATH + "Receive", service.receive, pb.ReceiveRequest.FromString),
         streaming(_PATH + "Consume", service.consume, pb.ConsumeRequest.FromString),

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fila_server.config import Config
 from fila_server.core.access import Keyring
@@ -68,6 +68,13 @@ class _Asked:
     reply: Reply
     size: int  # of its messages
     callers: int  # that are still there
+
+
+class Lasting(Protocol):
+    """A call that may last for ever."""
+
+    def close(self, error: FilaError) -> None:
+        """End it with an error, soon."""
 
 
 Answers = list[tuple[_Asked, Any]]
@@ -114,6 +121,7 @@ class Engine:
         self._asked_bytes = 0
         self._waiting = 0  # callers that wait for an answer
         self._sinks: dict[int, Sink] = {}
+        self.lasting: set[Lasting] = set()  # other calls that end with the engine
         self._scheduled = False
         self._rest: asyncio.TimerHandle | None = None  # from heavy work
         self._attentive_until_s = 0.0
@@ -191,8 +199,7 @@ class Engine:
     def close_consumers(self) -> None:
         """Refuse further commands and end every stream, so that the server can stop."""
         self._closing = True
-        for sink in self._sinks.values():
-            sink.close(ShuttingDown("the broker is shutting down"))
+        self._end_streams(ShuttingDown("the broker is shutting down"))
 
     def stop(self) -> None:
         """Handle what waits, make it durable, release the store. Harmless twice."""
@@ -454,10 +461,15 @@ class Engine:
         if self.failure is None:
             self.failure = error
             log.error("the store failed: %s", error.message)
-        for sink in self._sinks.values():
-            sink.close(self.failure)
+        self._end_streams(self.failure)
         self._refuse_all()
         self.failed.set()
+
+    def _end_streams(self, error: FilaError) -> None:
+        for sink in self._sinks.values():
+            sink.close(error)
+        for call in tuple(self.lasting):
+            call.close(error)
 
     def _refuse_all(self) -> None:
         """Let everybody whom the core has not answered know; what waits is not handled any more."""

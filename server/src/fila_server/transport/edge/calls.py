@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Calls that are tasks: all but those that are handed in together."""
+"""Calls that are tasks: all but those that are handed in together.
+
+A conversation's credit is the edge's affair: a response that HTTP/2 has taken over lets the next
+request come, and Python is not woken for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fila_server.errors import FilaError, Unauthenticated
+from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.auth import CALLER, Authenticator
-from fila_server.rpc.method import Metadata, Method, decoded, encoded
+from fila_server.rpc.method import Kind, Metadata, Method, decoded, encoded
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.edge.refusal import refuse
 
@@ -49,6 +57,39 @@ class EdgeCall:
             self._taken.set_result(None)
 
 
+class EdgeConversation(EdgeCall):
+    """A call that brings many requests."""
+
+    __slots__ = ("_admit", "_came", "_requests")
+
+    def __init__(
+        self, edge: Edge, number: int, metadata: Metadata, admit: Callable[[], None]
+    ) -> None:
+        super().__init__(edge, number, metadata)
+        self._admit = admit
+        self._requests: deque[bytes | None] = deque()
+        self._came: asyncio.Future[None] | None = None
+        edge.more(number, PIPELINE_REQUESTS_MAX - 1)  # the edge begins with one
+
+    async def read(self) -> bytes | None:
+        if not self._requests:
+            self._came = asyncio.get_running_loop().create_future()
+            await self._came
+        return self._requests.popleft()
+
+    async def reply(self, message: bytes) -> None:
+        self._edge.reply(self._number, message)
+
+    def readmit(self) -> None:
+        self._admit()
+
+    def message(self, body: bytes | None) -> None:
+        """Let `read` return a request, or None after the last."""
+        self._requests.append(body)
+        if self._came is not None and not self._came.done():
+            self._came.set_result(None)
+
+
 class Calls:
     """Every call that is a task, by its number."""
 
@@ -61,13 +102,24 @@ class Calls:
         self,
         number: int,
         method: Method,
-        body: bytes,
+        body: bytes | None,
         authorization: str | None,
         metadata: Metadata,
     ) -> None:
-        call = EdgeCall(self._edge, number, metadata)
-        task = asyncio.ensure_future(self._run(number, method, body, authorization, call))
+        admit = partial(self._admit, authorization)
+        call = (
+            EdgeConversation(self._edge, number, metadata, admit)
+            if method.kind is Kind.BIDI
+            else EdgeCall(self._edge, number, metadata)
+        )
+        task = asyncio.ensure_future(self._run(number, method, body, admit, call))
         self._under_way[number] = (task, call)
+
+    def message(self, number: int, body: bytes | None) -> None:
+        """A request of a conversation has come; None says that there will be no other."""
+        found = self._under_way.get(number)
+        if found is not None and isinstance(found[1], EdgeConversation):
+            found[1].message(body)
 
     def taken(self, number: int) -> None:
         """A frame of the call has left for the wire."""
@@ -91,23 +143,33 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _admit(self, authorization: str | None) -> None:
+        """Make a key the caller. Raises Unauthenticated for one that is no good any more."""
+        if self._authenticator is not None:
+            try:
+                CALLER.set(self._authenticator.caller_with(authorization))
+            except Unauthenticated:  # since the edge let it in
+                self._edge.forget(authorization)
+                raise
+
     async def _run(
-        self, number: int, method: Method, body: bytes, authorization: str | None, call: EdgeCall
+        self,
+        number: int,
+        method: Method,
+        body: bytes | None,
+        admit: Callable[[], None],
+        call: EdgeCall,
     ) -> None:
         edge = self._edge
         try:
-            if self._authenticator is not None:
-                CALLER.set(self._authenticator.caller_with(authorization))
-            request = decoded(method.decode, body)
+            admit()
+            request = None if body is None else decoded(method.decode, body)
             del body
             response = await method.handler(request, call)
-            if method.is_streaming:
-                edge.end(number, _OK, "", "")
-            else:
+            if method.kind is Kind.UNARY:
                 edge.answer([(number, encoded(response))])
-        except Unauthenticated as error:  # since the edge let it in
-            edge.forget(authorization)
-            refuse(edge, number, error)
+            else:
+                edge.end(number, _OK, "", "")
         except FilaError as error:
             refuse(edge, number, error)
         except Exception:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 
 import fila_edge
-from fila_edge import CALL, GONE, KEY, TAKEN
+from fila_edge import CALL, GONE, HALF_CLOSED, KEY, MESSAGE, TAKEN
 
 from fila_server.config import Config
 from fila_server.errors import Unauthenticated
@@ -28,7 +28,7 @@ from fila_server.limits import (
     WATCHES_MAX,
 )
 from fila_server.rpc.auth import HEADER, Authenticator
-from fila_server.rpc.method import Metadata, Method
+from fila_server.rpc.method import Kind, Metadata
 from fila_server.runtime.engine import Engine
 from fila_server.transport.address import listen
 from fila_server.transport.edge import reflection
@@ -40,6 +40,11 @@ from fila_server.transport.tls import Certificates
 
 # Events of one round. More wait for the next, behind what the loop has to do meanwhile.
 _TAKEN_MAX = 1000
+_KINDS = {
+    Kind.UNARY: fila_edge.UNARY,
+    Kind.STREAMING: fila_edge.SERVER_STREAM,
+    Kind.BIDI: fila_edge.BIDI,
+}
 # What of a call's metadata somebody here looks at; the authorization stands first.
 _METADATA = (HEADER, "traceparent", "tracestate")
 
@@ -67,7 +72,7 @@ class EdgeTransport:
         services = [name for name, _ in self._served.services]
         edge = self._edge = fila_edge.Edge(
             listeners=[one.detach() for one in sockets],
-            routes=[(method.path, _kind(method)) for method in self._methods],
+            routes=[(method.path, _KINDS[method.kind]) for method in self._methods],
             metadata=list(_METADATA),
             settings=_settings(config, self._served.max_connections),
             certificates=self._certificates,
@@ -110,10 +115,14 @@ class EdgeTransport:
                 else:
                     method = self._methods[route]
                     calls.begin(number, method, body, metadata[0], _given(metadata))
+            elif kind == MESSAGE:
+                calls.message(event[1], event[2])
             elif kind == TAKEN:
                 calls.taken(event[1])
             elif kind == GONE:
                 calls.gone(event[1])
+            elif kind == HALF_CLOSED:
+                calls.message(event[1], None)
             elif kind == KEY:
                 self._judge(event[1], event[2])
         for merged in merging.values():
@@ -137,9 +146,6 @@ def _given(values: tuple[str | None, ...]) -> Metadata:
         (name, value) for name, value in zip(_METADATA, values, strict=True) if value is not None
     ]
 
-
-def _kind(method: Method) -> int:
-    return fila_edge.SERVER_STREAM if method.is_streaming else fila_edge.UNARY
 
 
 def _settings(config: Config, max_connections: int) -> dict[str, int]:

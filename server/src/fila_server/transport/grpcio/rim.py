@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import grpc
 
-from fila_server.errors import FilaError
-from fila_server.rpc.method import Metadata, Method, decoded, encoded
+from fila_server.errors import FilaError, Overloaded
+from fila_server.rpc.auth import CALLER, Authenticator
+from fila_server.rpc.method import Kind, Metadata, Method, decoded, encoded
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.refusal import Context, refuse
@@ -40,11 +42,49 @@ class GrpcioCall:
         await self.context.send_initial_metadata(())
 
 
+class GrpcioConversation(GrpcioCall):
+    """A call that brings many requests."""
+
+    __slots__ = ("_arrivals", "_authenticator", "_sizes")
+
+    def __init__(
+        self, context: Context, arrivals: Arrivals, authenticator: Authenticator | None
+    ) -> None:
+        super().__init__(context)
+        self._arrivals = arrivals
+        self._authenticator = authenticator
+        self._sizes: deque[int] = deque()  # of the requests without a response
+
+    async def read(self) -> bytes | None:
+        try:
+            body = await self._arrivals.read_next(self.context)
+        except Overloaded:
+            self._sizes.append(0)
+            raise
+        if body is not None:
+            self._sizes.append(len(body))
+        return body
+
+    async def reply(self, message: bytes) -> None:
+        await self.write(message)
+        self._arrivals.leave(self._sizes.popleft())
+
+    def readmit(self) -> None:
+        if self._authenticator is not None:
+            CALLER.set(self._authenticator.caller(self.context.invocation_metadata()))
+
+    def leave(self) -> None:
+        """The call is over: nothing of it takes up any bytes."""
+        self._arrivals.leave(sum(self._sizes))
+        self._sizes.clear()
+
+
 class Rim:
     """Makes gRPC's handlers out of methods."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, arrivals: Arrivals, authenticator: Authenticator | None = None) -> None:
         self._arrivals = arrivals
+        self._authenticator = authenticator
 
     def handlers(self, methods: Iterable[Method]) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the methods of one service as gRPC registers them."""
@@ -68,12 +108,21 @@ class Rim:
             finally:
                 arrivals.leave(size)
 
-        async def run(requests: Any, context: Context) -> Any:
-            return await guard(method.name, context, call(context))
+        async def converse(context: Context) -> None:
+            conversation = GrpcioConversation(context, arrivals, self._authenticator)
+            try:
+                await method.handler(None, conversation)
+            finally:
+                conversation.leave()
 
-        if method.is_streaming:
-            return grpc.stream_stream_rpc_method_handler(run)
-        return grpc.stream_unary_rpc_method_handler(run, response_serializer=encoded)
+        begin = converse if method.kind is Kind.BIDI else call
+
+        async def run(requests: Any, context: Context) -> Any:
+            return await guard(method.name, context, begin(context))
+
+        if method.kind is Kind.UNARY:
+            return grpc.stream_unary_rpc_method_handler(run, response_serializer=encoded)
+        return grpc.stream_stream_rpc_method_handler(run)
 
 
 async def guard(method: str, context: Context, call: Awaitable[Any]) -> Any:

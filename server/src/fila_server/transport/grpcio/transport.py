@@ -43,7 +43,7 @@ class GrpcioTransport:
             options=_options(config.limits, served.max_connections),
             maximum_concurrent_rpcs=config.limits.max_concurrent_rpcs,
         )
-        rim = Rim(Arrivals(config.scheduler.inbox_bytes))
+        rim = Rim(Arrivals(config.scheduler.inbox_bytes), authenticator)
         handlers = [rim.handlers(methods) for _, methods in served.services]
         handlers.append(Rim(Arrivals(_OPEN_BYTES)).handlers(health.methods(self._health)))
         if config.server.reflection:
