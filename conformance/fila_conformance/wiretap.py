@@ -80,7 +80,8 @@ class RecordingServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not 
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler[Any, Any] | None:
         method = handler_call_details.method.rpartition("/")[2]
-        if method not in METHODS:
+        # Without pipelines every batch is a call of its own, whose metadata and time can be seen.
+        if method not in METHODS or METHODS[method].client_streaming:
             return None
 
         def unary(request: bytes, context: grpc.ServicerContext) -> bytes:
