@@ -70,6 +70,7 @@ export interface OpenCall {
 export class Connection {
   readonly backoff: Backoff;
   readonly timeoutMs: number;
+  readonly messageBytesMax: number;
   /** False once the broker has said that it knows no grants. */
   hasGrants = true;
   readonly #grpc: GrpcClient;
@@ -80,6 +81,7 @@ export class Connection {
 
   constructor(target: string, options: ClientOptions) {
     this.timeoutMs = checkedTimeoutMs(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    this.messageBytesMax = options.maxMessageBytes ?? DEFAULT_MESSAGE_BYTES_MAX;
     this.backoff = new Backoff(options.backoff);
     this.#apiKey = checkedApiKey(options.apiKey);
     this.#grpc = new GrpcClient(

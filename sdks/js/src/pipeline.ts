@@ -242,10 +242,12 @@ export class Pipelines {
   readonly connection: Connection;
   readonly #enqueues: Pipeline;
   readonly #settlements: Pipeline;
-  #isSpoken = true;
+  #isSpoken: boolean;
 
   constructor(connection: Connection) {
     this.connection = connection;
+    // A message beyond the client's own limit ends the stream too.
+    this.#isSpoken = connection.messageBytesMax >= BATCH_BYTES_MAX;
     this.#enqueues = new Pipeline(connection);
     this.#settlements = new Pipeline(connection);
   }

@@ -15,6 +15,7 @@ import {
   OverloadedError,
   PermissionDeniedError,
   QueueNotFoundError,
+  ResourceExhaustedError,
   ShuttingDownError,
   UnavailableError,
 } from "@fila/client";
@@ -291,6 +292,13 @@ test("a large request travels alone", async (context) => {
   const [large, small] = broker.seen.map(({ pipeline }) => pipeline);
   assert.equal(large, undefined);
   assert.notEqual(small, undefined);
+});
+
+test("a client that takes less than a batch uses no pipelines", async (context) => {
+  const { broker, client } = await start(context, { maxMessageBytes: 100 });
+  await assert.rejects(enqueue(client, "x".repeat(200)), ResourceExhaustedError);
+  await enqueue(client, "a");
+  assert.deepEqual(broker.pipelines, []);
 });
 
 test("a pipeline that nobody uses is ended", async (context) => {
