@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,9 +19,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as ProtobufMessage
 
-from fila import errors, tracing
+from fila import _pipeline, errors, tracing
 from fila._version import __version__
-from fila.errors import ClientClosedError, DeadlineExceededError, FilaError, UnavailableError
+from fila.errors import (
+    CancelledError,
+    ClientClosedError,
+    DeadlineExceededError,
+    FilaError,
+    UnavailableError,
+)
 from fila.options import Backoff, TlsOptions
 
 T = TypeVar("T")
@@ -124,6 +130,12 @@ class Endpoint:
         """What travels beside a request: the API key and the trace context."""
         return (*self._metadata, *trace.items()) if trace else self._metadata
 
+    def ended(self) -> FilaError:
+        """What a stream that was ended from here means."""
+        if self.closed:
+            return ClientClosedError()
+        return CancelledError("the stream was cancelled", code="CANCELLED")
+
     def failure(
         self, error: grpc.RpcError, queue: str | None = None, message_id: str | None = None
     ) -> FilaError:
@@ -155,6 +167,11 @@ class Connection(Endpoint):
             self._channel = grpc.insecure_channel(self.target, options=self.options)
         else:
             self._channel = grpc.secure_channel(self.target, self.credentials, options=self.options)
+        self._pipelines = _pipeline.Pipelines(self, self._open_pipeline)
+
+    def _open_pipeline(self, requests: Iterator[bytes]) -> Any:
+        stub = self._channel.stream_stream(_pipeline.METHOD, None, None)
+        return self._guarded(lambda: stub(requests, metadata=self.metadata({})))
 
     def call(self, call: Call[T], timeout: float | None) -> T:
         """Sends one call and reads its answer. Raises what it failed with."""
@@ -178,6 +195,11 @@ class Connection(Endpoint):
         """Sends one encoded request and waits for the answer."""
         self.check_open()
         self.check_time(timeout)
+        deadline = time.monotonic() + timeout
+        answer = self._pipelines.send(method, request, timeout, trace)
+        if answer is not None:
+            return answer
+        timeout = deadline - time.monotonic()
         stub = self._stubs.get(method)
         if stub is None:
             stub = self._channel.unary_unary(method, None, response.FromString)
@@ -233,6 +255,11 @@ class AsyncConnection(Endpoint):
         self._channel: grpc.aio.Channel | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._courtesies: set[asyncio.Task[None]] = set()
+        self._pipelines = _pipeline.AsyncPipelines(self, self._open_pipeline, self.spawn)
+
+    def _open_pipeline(self) -> Any:
+        stub = self._open_channel().stream_stream(_pipeline.METHOD, None, None)
+        return stub(metadata=self.metadata({}))
 
     def _open_channel(self) -> "grpc.aio.Channel":
         # Not in the constructor: clients are often created before their loop runs.
@@ -267,6 +294,11 @@ class AsyncConnection(Endpoint):
         """Sends one encoded request and waits for the answer."""
         self.check_open()
         self.check_time(timeout)
+        deadline = time.monotonic() + timeout
+        answer = await self._pipelines.send(method, request, timeout, trace)
+        if answer is not None:
+            return answer
+        timeout = deadline - time.monotonic()
         stub = self._stubs.get(method)
         if stub is None:
             stub = self._open_channel().unary_unary(method, None, response.FromString)
@@ -319,6 +351,7 @@ class AsyncConnection(Endpoint):
         if self._courtesies:
             await asyncio.wait(self._courtesies)
         self.closed = True
+        self._pipelines.close()
         if self._channel is not None:
             await self._channel.close(None)
         if self._background:

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+# ruff: noqa: ASYNC109 - a deadline travels with the request, so it is an argument
+"""Batch calls over long-lived streams, for a fraction of what a call of its own costs.
+
+A client has one pipeline for enqueues and one for settlements, so that neither waits for the other.
+Answers come in the order of the requests. A request is *handed over* when gRPC has it: until then
+it can be taken back, and goes to the next stream if this one ends; from then on nobody knows
+whether the broker has seen it. docs/internals/sdks.md has the rules.
+
+A blocking caller waits for its own answer, and for no thread of ours but the one that reads. This
+module knows how requests travel, and nothing of what they are for.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtobufMessage
+
+from fila import _wire, errors
+from fila.errors import (
+    DeadlineExceededError,
+    FilaError,
+    InternalError,
+    UnavailableError,
+    UnimplementedError,
+)
+from fila.v1.service_pb2 import PipelineRequest, PipelineResponse
+
+METHOD = _wire.service_method("Pipeline")
+# A broker ends a stream whose message exceeds its limit. A larger request is one large message.
+_REQUEST_BYTES_MAX = _wire.BATCH_BYTES_MAX
+
+_NOT_SENT = "the deadline passed before the request was sent"
+_NOT_ANSWERED = "no answer came in time; the outcome is unknown"
+_ENDED = "the broker ended the stream; the outcome is unknown"
+
+
+class _Route(NamedTuple):
+    """How a call's requests are marked, and its answers."""
+
+    field: str
+    tag: int
+    is_enqueue: bool
+
+
+_ROUTES = {
+    _wire.service_method(field.message_type.name.removesuffix("Request")): _Route(
+        field.name, field.number << 3 | 2, field.name == "enqueue"
+    )
+    for field in PipelineRequest.DESCRIPTOR.fields
+}
+
+
+class _NotHandedOverError(Exception):
+    """The stream ended first; another one can have the request."""
+
+
+class _NoPipelinesError(Exception):
+    """The broker knows no such call; nothing was done."""
+
+
+class _GarbledError(Exception):
+    """Who answers what was not asked cannot be relied on: the stream has to end."""
+
+    @property
+    def failure(self) -> InternalError:
+        return InternalError(str(self), code="INTERNAL")
+
+
+class Endpoint(Protocol):
+    """What streams are opened to."""
+
+    def failure(self, error: grpc.RpcError) -> FilaError: ...
+
+    def ended(self) -> FilaError:
+        """What a stream that was ended from here means."""
+
+
+def _packed(route: _Route, request: bytes) -> bytes:
+    head = bytearray((route.tag,))
+    size = len(request)
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + request
+
+
+def _unpacked(route: _Route, encoded: bytes) -> Any:
+    """The call's response. Raises what the call would have failed with."""
+    try:
+        response = PipelineResponse.FromString(encoded)
+    except DecodeError as error:
+        raise _GarbledError(f"the answer cannot be decoded: {error}") from None
+    answer = response.WhichOneof("answer")
+    if answer == "error":
+        raise _wire.request_error(response.error)
+    if answer != route.field:
+        raise _GarbledError(f"the broker answered {answer} to {route.field}")
+    return getattr(response, answer)
+
+
+def _ending(error: FilaError | None, is_final: bool = True) -> Exception:
+    """What a request fails with when its stream has ended.
+
+    Another stream may have one that was not handed over, unless this one ended before its first
+    answer: that is about all that waited for it.
+    """
+    if not is_final:
+        return _NotHandedOverError()
+    if error is None:
+        return UnavailableError(_ENDED, code="UNAVAILABLE")
+    if isinstance(error, UnimplementedError):
+        return _NoPipelinesError()
+    return errors.about(error, None, None)  # an object of its own for each caller
+
+
+def _late(is_handed_over: bool) -> DeadlineExceededError:
+    text = _NOT_ANSWERED if is_handed_over else _NOT_SENT
+    return DeadlineExceededError(text, code="DEADLINE_EXCEEDED")
+
+
+def _fits(request: bytes, trace: Mapping[str, str]) -> bool:
+    # A trace context is metadata, and a stream has that only once.
+    return not trace and len(request) <= _REQUEST_BYTES_MAX
+
+
+# --- For threads ----------------------------------------------------------------------------------
+
+
+class _Waiter:
+    """A request of a blocked caller. What can change is guarded by its stream's lock."""
+
+    __slots__ = ("data", "is_gone", "is_handed_over", "outcome", "woken")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.is_gone = False
+        self.is_handed_over = False
+        self.outcome: bytes | Exception | None = None
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+    def settle(self, outcome: bytes | Exception) -> None:
+        if self.outcome is None:
+            self.outcome = outcome
+            self.woken.release()
+
+
+class _Stream:
+    """One stream, from its opening to its end, and the thread that reads its answers."""
+
+    def __init__(self, endpoint: Endpoint, open_stream: Callable[[Iterator[bytes]], Any]) -> None:
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._outgoing: SimpleQueue[_Waiter | None] = SimpleQueue()
+        self._handed_over: deque[_Waiter] = deque()
+        self._has_answered = False
+        self._failure: FilaError | None = None
+        self.is_ended = False
+        self._call = open_stream(self._requests())
+        threading.Thread(target=self._read, name="fila-pipeline", daemon=True).start()
+
+    def ask(self, data: bytes, timeout: float) -> bytes:
+        waiter = _Waiter(data)
+        try:
+            with self._lock:
+                if self.is_ended:
+                    raise _NotHandedOverError
+                self._outgoing.put(waiter)
+            waiter.woken.acquire(timeout=timeout)
+        finally:
+            # However a caller leaves, a signal handler that raises included, what gRPC has not
+            # taken by then is never sent.
+            waiter.is_gone = True
+        with self._lock:
+            outcome = waiter.outcome
+            if outcome is None:
+                outcome = _late(waiter.is_handed_over)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def _requests(self) -> Iterator[bytes]:
+        """What gRPC sends, as it has room for it."""
+        for waiter in iter(self._outgoing.get, None):
+            with self._lock:
+                if waiter.is_gone:
+                    continue
+                if self.is_ended:
+                    self._refuse(waiter)
+                    continue
+                waiter.is_handed_over = True
+                self._handed_over.append(waiter)
+            yield waiter.data
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                with self._lock:
+                    if not self._handed_over:
+                        self._call.cancel()
+                        break
+                    self._has_answered = True
+                    self._handed_over.popleft().settle(answer)
+        except grpc.RpcError as error:
+            self._failure = self._endpoint.failure(error)
+        with self._lock:
+            self.is_ended = True
+            for waiter in self._handed_over:
+                waiter.settle(_ending(self._failure))
+            self._handed_over.clear()
+            with contextlib.suppress(Empty):
+                while (left := self._outgoing.get_nowait()) is not None:
+                    self._refuse(left)
+        self._outgoing.put(None)  # gRPC's own thread waits for the next
+
+    def _refuse(self, waiter: _Waiter) -> None:
+        waiter.settle(_ending(self._failure, is_final=not self._has_answered))
+
+
+class Pipelines:
+    """The pipelines of a blocking client."""
+
+    def __init__(self, endpoint: Endpoint, open_stream: Callable[[Iterator[bytes]], Any]) -> None:
+        self._endpoint = endpoint
+        self._open_stream = open_stream
+        self._lock = threading.Lock()
+        self._streams: dict[bool, _Stream] = {}
+        self._is_known = True  # until the broker says otherwise
+
+    def send(
+        self, method: str, request: bytes, timeout: float, trace: Mapping[str, str]
+    ) -> ProtobufMessage | None:
+        """Sends a batch and returns its answer; None if it has to travel as a call of its own."""
+        route = _ROUTES.get(method)
+        if route is None or not self._is_known or not _fits(request, trace):
+            return None
+        deadline = time.monotonic() + timeout
+        data = _packed(route, request)
+        while True:
+            stream = self._stream(route.is_enqueue)
+            try:
+                answer = stream.ask(data, max(0, deadline - time.monotonic()))
+            except _NotHandedOverError:
+                continue
+            except _NoPipelinesError:
+                self._is_known = False
+                return None
+            try:
+                return _unpacked(route, answer)
+            except _GarbledError as error:
+                stream.cancel()
+                raise error.failure from None
+
+    def _stream(self, is_enqueue: bool) -> _Stream:
+        with self._lock:
+            stream = self._streams.get(is_enqueue)
+            if stream is None or stream.is_ended:
+                stream = self._streams[is_enqueue] = _Stream(self._endpoint, self._open_stream)
+            return stream
+
+
+# --- For event loops ------------------------------------------------------------------------------
+
+
+class _AsyncWaiter:
+    """A request of an awaiting caller."""
+
+    __slots__ = ("data", "future", "is_handed_over")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.is_handed_over = False
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def expire(self) -> None:
+        self.fail(_late(self.is_handed_over))
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():  # its caller may have left
+            self.future.set_exception(error)
+
+    def settle(self, answer: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class _AsyncStream:
+    """One stream, from its opening to its end.
+
+    Tasks of its own write and read: a caller that is cancelled while it does either would take the
+    stream along.
+    """
+
+    def __init__(self, endpoint: Endpoint, call: Any) -> None:
+        self._endpoint = endpoint
+        self._call = call
+        self._outgoing: deque[_AsyncWaiter] = deque()
+        self._handed_over: deque[_AsyncWaiter] = deque()
+        self._asked = asyncio.Event()
+        self._has_answered = False
+        self.is_ended = False
+
+    async def ask(self, data: bytes, timeout: float) -> bytes:
+        waiter = _AsyncWaiter(data)
+        self._outgoing.append(waiter)
+        self._asked.set()
+        timer = asyncio.get_running_loop().call_later(timeout, waiter.expire)
+        try:
+            return await waiter.future
+        finally:
+            timer.cancel()
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    async def write(self) -> None:
+        while not self.is_ended:
+            if not self._outgoing:
+                self._asked.clear()
+                await self._asked.wait()
+                continue
+            waiter = self._outgoing[0]
+            if not waiter.future.done():
+                if self._call.done():
+                    return  # who reads says why
+                waiter.is_handed_over = True
+                self._handed_over.append(waiter)
+            self._outgoing.popleft()
+            if waiter.is_handed_over:
+                try:
+                    await self._call.write(waiter.data)
+                except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                    return  # who reads says why
+
+    async def read(self) -> None:
+        failure: FilaError | None = None
+        try:
+            while (answer := await self._call.read()) is not grpc.aio.EOF:
+                if not self._handed_over:
+                    self._call.cancel()
+                    break
+                self._has_answered = True
+                self._handed_over.popleft().settle(answer)
+        except grpc.RpcError as error:
+            failure = self._endpoint.failure(error)
+        except asyncio.CancelledError:
+            failure = self._endpoint.ended()
+        finally:
+            self.is_ended = True
+            for waiter in self._handed_over:
+                waiter.fail(_ending(failure))
+            for waiter in self._outgoing:
+                waiter.fail(_ending(failure, is_final=not self._has_answered))
+            self._asked.set()
+
+
+class AsyncPipelines:
+    """The pipelines of an awaiting client."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        open_stream: Callable[[], Any],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._open_stream = open_stream
+        self._spawn = spawn
+        self._streams: dict[bool, _AsyncStream] = {}
+        self._is_known = True  # until the broker says otherwise
+
+    async def send(
+        self, method: str, request: bytes, timeout: float, trace: Mapping[str, str]
+    ) -> ProtobufMessage | None:
+        """Sends a batch and returns its answer; None if it has to travel as a call of its own."""
+        route = _ROUTES.get(method)
+        if route is None or not self._is_known or not _fits(request, trace):
+            return None
+        deadline = time.monotonic() + timeout
+        data = _packed(route, request)
+        while True:
+            stream = self._stream(route.is_enqueue)
+            try:
+                answer = await stream.ask(data, max(0, deadline - time.monotonic()))
+            except _NotHandedOverError:
+                continue
+            except _NoPipelinesError:
+                self._is_known = False
+                return None
+            try:
+                return _unpacked(route, answer)
+            except _GarbledError as error:
+                stream.cancel()
+                raise error.failure from None
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.cancel()
+
+    def _stream(self, is_enqueue: bool) -> _AsyncStream:
+        stream = self._streams.get(is_enqueue)
+        if stream is None or stream.is_ended:
+            stream = _AsyncStream(self._endpoint, self._open_stream())
+            self._streams[is_enqueue] = stream
+            self._spawn(stream.read())
+            self._spawn(stream.write())
+        return stream
