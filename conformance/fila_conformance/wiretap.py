@@ -2,7 +2,8 @@
 """A gRPC server that writes down what arrives: method, metadata, time left, request.
 
 `Wiretap` passes every call on to a real broker, byte for byte; scripted.py answers by itself. Both
-stand where the broker would, so an SDK cannot tell.
+stand where the broker would, so an SDK cannot tell. Pipelines are UNIMPLEMENTED here: a client
+sends calls then, one by one to be looked at.
 """
 
 from __future__ import annotations
@@ -80,7 +81,6 @@ class RecordingServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not 
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler[Any, Any] | None:
         method = handler_call_details.method.rpartition("/")[2]
-        # Without pipelines every batch is a call of its own, whose metadata and time can be seen.
         if method not in METHODS or METHODS[method].client_streaming:
             return None
 

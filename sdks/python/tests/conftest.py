@@ -40,6 +40,7 @@ class Seen:
     request: Any
     metadata: dict[str, str]
     time_remaining: float | None
+    is_carried: bool = False  # by a pipeline
 
 
 class Refused(Exception):
@@ -82,7 +83,7 @@ class ScriptedBroker:
         pipelines: bool = False,
     ) -> None:
         self.has_pipelines = pipelines
-        self.pipelines = 0  # that were opened
+        self.pipelines = 0  # that were asked for
         self.seen: list[Seen] = []
         self.defects: list[str] = []
         self.scripts: dict[str, Script] = {
@@ -158,9 +159,10 @@ class ScriptedBroker:
 
     def _pipeline(self) -> Callable[..., Any]:
         def handle(_: Any, requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            self.pipelines += 1
             if not self.has_pipelines:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            self.pipelines += 1
+            context.send_initial_metadata(())
             with self._watched("Pipeline"):
                 if "Pipeline" in self.scripts:
                     yield from self.scripts["Pipeline"](requests, context)
@@ -184,6 +186,7 @@ class ScriptedBroker:
         inner = getattr(request, field)
         name = type(inner).__name__.removesuffix("Request")
         self._record(name, inner, context)
+        self.seen[-1].is_carried = True
         carried = CarriedContext(context)
         with self._watched(name):
             try:
@@ -217,7 +220,9 @@ class ScriptedBroker:
         try:
             yield
         except Exception as error:
-            if type(error) is not Exception or error.args:  # that is how gRPC's abort() leaves
+            is_left = isinstance(error, grpc.RpcError)  # a stream whose client has left
+            # The rest of it is how gRPC's abort() leaves.
+            if not is_left and (type(error) is not Exception or error.args):
                 self.defects.append(f"{name}: {error!r}")
             raise
 

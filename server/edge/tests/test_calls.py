@@ -228,7 +228,9 @@ def test_a_conversation_may_be_ended_while_the_caller_talks(
     canned.settled(lambda now: now["calls_under_way"] == 0 and now["inbox_bytes"] == 0)
 
 
-def test_a_giant_message_ends_a_conversation_after_what_came_before_it(start: Start, connect: Connect) -> None:
+def test_a_giant_message_ends_a_conversation_after_what_came_before_it(
+    start: Start, connect: Connect
+) -> None:
     canned = start(settings={"max_request_bytes": 1000})
     said: queue.Queue[bytes | None] = queue.Queue()
     said.put(b"x")

@@ -241,9 +241,7 @@ def test_a_client_that_reads_no_answers_is_not_read_on(start: Start) -> None:
 
 
 @pytest.mark.serial
-def test_a_slow_disk_lets_no_more_than_the_bound_begin(
-    tmp_path: Path, faultfs: Path
-) -> None:
+def test_a_slow_disk_lets_no_more_than_the_bound_begin(tmp_path: Path, faultfs: Path) -> None:
     armed = tmp_path / "armed"
     environment = {
         "LD_PRELOAD": str(faultfs),
@@ -303,9 +301,9 @@ def test_a_thousand_idle_pipelines_cost_little_and_end_promptly(start: Start) ->
     async def idle() -> int:
         body = enqueue(name, b"x").SerializeToString()
         channels = [grpc.aio.insecure_channel(broker.address) for _ in range(4)]
-        calls: list[Any] = []
-        for n in range(1000):
-            calls.append(channels[n % 4].stream_stream(METHOD, None, None)())
+        calls: list[Any] = [
+            channels[n % 4].stream_stream(METHOD, None, None)() for n in range(1000)
+        ]
         await asyncio.gather(*(call.write(body) for call in calls))
         await asyncio.gather(*(call.read() for call in calls))
         held = memory_mib(broker) - before

@@ -175,7 +175,7 @@ class _Stream:
         try:
             with self._lock:
                 if self.is_ended:
-                    raise _NotHandedOverError
+                    raise self._refusal()
                 self._outgoing.put(waiter)
             waiter.woken.acquire(timeout=timeout)
         finally:
@@ -190,7 +190,11 @@ class _Stream:
             raise outcome
         return outcome
 
-    def cancel(self) -> None:
+    def give_up(self, failure: FilaError) -> None:
+        """Ends it, for all that wait."""
+        with self._lock:
+            self.is_ended = True
+            self._failure = failure
         self._call.cancel()
 
     def _requests(self) -> Iterator[bytes]:
@@ -200,7 +204,7 @@ class _Stream:
                 if waiter.is_gone:
                     continue
                 if self.is_ended:
-                    self._refuse(waiter)
+                    waiter.settle(self._refusal())
                     continue
                 waiter.is_handed_over = True
                 self._handed_over.append(waiter)
@@ -211,12 +215,13 @@ class _Stream:
             for answer in self._call:
                 with self._lock:
                     if not self._handed_over:
+                        self._failure = _GarbledError("an answer to nothing").failure
                         self._call.cancel()
                         break
                     self._has_answered = True
                     self._handed_over.popleft().settle(answer)
         except grpc.RpcError as error:
-            self._failure = self._endpoint.failure(error)
+            self._failure = self._failure or self._endpoint.failure(error)
         with self._lock:
             self.is_ended = True
             for waiter in self._handed_over:
@@ -224,11 +229,12 @@ class _Stream:
             self._handed_over.clear()
             with contextlib.suppress(Empty):
                 while (left := self._outgoing.get_nowait()) is not None:
-                    self._refuse(left)
+                    left.settle(self._refusal())
         self._outgoing.put(None)  # gRPC's own thread waits for the next
 
-    def _refuse(self, waiter: _Waiter) -> None:
-        waiter.settle(_ending(self._failure, is_final=not self._has_answered))
+    def _refusal(self) -> Exception:
+        """What a request that was not handed over fails with."""
+        return _ending(self._failure, is_final=not self._has_answered)
 
 
 class Pipelines:
@@ -262,7 +268,7 @@ class Pipelines:
             try:
                 return _unpacked(route, answer)
             except _GarbledError as error:
-                stream.cancel()
+                stream.give_up(error.failure)
                 raise error.failure from None
 
     def _stream(self, is_enqueue: bool) -> _Stream:
@@ -311,7 +317,9 @@ class _AsyncStream:
         self._outgoing: deque[_AsyncWaiter] = deque()
         self._handed_over: deque[_AsyncWaiter] = deque()
         self._asked = asyncio.Event()
+        self._is_writing = False
         self._has_answered = False
+        self._failure: FilaError | None = None
         self.is_ended = False
 
     async def ask(self, data: bytes, timeout: float) -> bytes:
@@ -324,10 +332,19 @@ class _AsyncStream:
         finally:
             timer.cancel()
 
-    def cancel(self) -> None:
+    def give_up(self, failure: FilaError | None = None) -> None:
+        """Ends it, for all that wait."""
+        self.is_ended = True
+        self._failure = failure
         self._call.cancel()
 
     async def write(self) -> None:
+        # The broker says at once that the stream is open.
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            await self._call.initial_metadata()
+            await self._write_all()
+
+    async def _write_all(self) -> None:
         while not self.is_ended:
             if not self._outgoing:
                 self._asked.clear()
@@ -341,26 +358,30 @@ class _AsyncStream:
                 self._handed_over.append(waiter)
             self._outgoing.popleft()
             if waiter.is_handed_over:
-                try:
-                    await self._call.write(waiter.data)
-                except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-                    return  # who reads says why
+                self._is_writing = True
+                await self._call.write(waiter.data)
+                self._is_writing = False
 
     async def read(self) -> None:
         failure: FilaError | None = None
         try:
             while (answer := await self._call.read()) is not grpc.aio.EOF:
                 if not self._handed_over:
-                    self._call.cancel()
+                    failure = _GarbledError("an answer to nothing").failure
                     break
                 self._has_answered = True
                 self._handed_over.popleft().settle(answer)
         except grpc.RpcError as error:
             failure = self._endpoint.failure(error)
+            if self._is_writing and failure.code == "INTERNAL" and failure.reason is None:
+                # What gRPC makes of any status that finds a write under way.
+                failure = UnavailableError(_ENDED, code="UNAVAILABLE")
         except asyncio.CancelledError:
             failure = self._endpoint.ended()
         finally:
             self.is_ended = True
+            self._call.cancel()  # unless it is over
+            failure = self._failure or failure
             for waiter in self._handed_over:
                 waiter.fail(_ending(failure))
             for waiter in self._outgoing:
@@ -369,7 +390,12 @@ class _AsyncStream:
 
 
 class AsyncPipelines:
-    """The pipelines of an awaiting client."""
+    """The pipelines of an awaiting client.
+
+    grpc.aio forgets a stream's status if it finds a write under way. So whether the broker knows
+    pipelines is asked beforehand, by a stream that carries nothing, and batches travel as calls
+    until that is answered: nobody waits for it.
+    """
 
     def __init__(
         self,
@@ -381,14 +407,21 @@ class AsyncPipelines:
         self._open_stream = open_stream
         self._spawn = spawn
         self._streams: dict[bool, _AsyncStream] = {}
-        self._is_known = True  # until the broker says otherwise
+        self._is_known = False
+        self._question: Any = None  # the stream that asks
+        self._has_asked = False
 
     async def send(
         self, method: str, request: bytes, timeout: float, trace: Mapping[str, str]
     ) -> ProtobufMessage | None:
         """Sends a batch and returns its answer; None if it has to travel as a call of its own."""
         route = _ROUTES.get(method)
-        if route is None or not self._is_known or not _fits(request, trace):
+        if route is None or not _fits(request, trace):
+            return None
+        if not self._is_known:
+            if not self._has_asked:
+                self._has_asked = True
+                self._spawn(self._ask())
             return None
         deadline = time.monotonic() + timeout
         data = _packed(route, request)
@@ -404,12 +437,23 @@ class AsyncPipelines:
             try:
                 return _unpacked(route, answer)
             except _GarbledError as error:
-                stream.cancel()
+                stream.give_up(error.failure)
                 raise error.failure from None
 
+    async def _ask(self) -> None:
+        self._question = self._open_stream()
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            await self._question.done_writing()
+            status = await self._question.code()
+            self._is_known = status is grpc.StatusCode.OK
+            # Any other failure is about the moment, and the next batch asks again.
+            self._has_asked = self._is_known or status is grpc.StatusCode.UNIMPLEMENTED
+
     def close(self) -> None:
+        if self._question is not None:
+            self._question.cancel()
         for stream in self._streams.values():
-            stream.cancel()
+            stream.give_up()
 
     def _stream(self, is_enqueue: bool) -> _AsyncStream:
         stream = self._streams.get(is_enqueue)

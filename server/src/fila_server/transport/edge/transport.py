@@ -147,7 +147,6 @@ def _given(values: tuple[str | None, ...]) -> Metadata:
     ]
 
 
-
 def _settings(config: Config, max_connections: int) -> dict[str, int]:
     limits = config.limits
     return {
