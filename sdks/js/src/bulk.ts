@@ -3,23 +3,23 @@
 // Never two requests at once, so that messages are stored in the order of the list; and nothing is
 // sent after a request that failed as a whole.
 
-import type { Connection } from "./connection.js";
 import { FilaError, about } from "./errors.js";
 import type { CallOptions } from "./options.js";
 import { currentTrace } from "./tracing.js";
 import { ackFrames } from "./grants.js";
 import type { Send } from "./grants.js";
+import type { Pipelines } from "./pipeline.js";
 import { ACK, join, outcomes, split } from "./wire.js";
 import type { Batch, Item } from "./wire.js";
 
 /** Sends all items and returns one outcome for each, in order. */
 export async function sendMany<T>(
-  connection: Connection,
+  pipelines: Pipelines,
   rpc: Batch<T>,
   items: Iterable<Item>,
   options: CallOptions,
 ): Promise<(T | FilaError)[]> {
-  connection.checkOpen();
+  pipelines.connection.checkOpen();
   options.signal?.throwIfAborted();
   const trace = currentTrace();
   const found: (T | FilaError)[] = [];
@@ -27,7 +27,7 @@ export async function sendMany<T>(
   for (const batch of split(items)) {
     if (failure === null) {
       try {
-        found.push(...(await sendBatch(connection, rpc, batch, trace, options)));
+        found.push(...(await sendBatch(pipelines, rpc, batch, trace, options)));
         continue;
       } catch (error) {
         if (!(error instanceof FilaError)) throw error;
@@ -44,23 +44,23 @@ export async function sendMany<T>(
 
 /** Acks all items, whole frames by their grants; null or an error for each, in order. */
 export async function ackMany(
-  connection: Connection,
+  pipelines: Pipelines,
   items: readonly Item[],
   options: CallOptions,
 ): Promise<(FilaError | null)[]> {
-  connection.checkOpen();
+  pipelines.connection.checkOpen();
   options.signal?.throwIfAborted();
   const trace = currentTrace();
   const settle: Send = async (rpc, grants) => {
     const found = [];
     for (const batch of split(grants)) {
-      found.push(...(await sendBatch(connection, rpc, batch, trace, options)));
+      found.push(...(await sendBatch(pipelines, rpc, batch, trace, options)));
     }
     return found;
   };
   try {
-    return await ackFrames(connection, items, ACK, settle, (rpc, acks) =>
-      sendMany(connection, rpc, acks, options),
+    return await ackFrames(pipelines.connection, items, ACK, settle, (rpc, acks) =>
+      sendMany(pipelines, rpc, acks, options),
     );
   } catch (error) {
     if (!(error instanceof FilaError)) throw error;
@@ -69,7 +69,7 @@ export async function ackMany(
 }
 
 async function sendBatch<T>(
-  connection: Connection,
+  pipelines: Pipelines,
   rpc: Batch<T>,
   batch: Item[],
   trace: ReturnType<typeof currentTrace>,
@@ -77,12 +77,12 @@ async function sendBatch<T>(
 ): Promise<(T | FilaError)[]> {
   const request = join(batch);
   const { signal } = options;
-  const response = await connection.retrying(
-    (timeoutMs) => connection.send(rpc.method, request, rpc.decode, { timeoutMs, trace, signal }),
+  const results = await pipelines.connection.retrying(
+    (timeoutMs) => pipelines.send(rpc, request, { timeoutMs, trace, signal }),
     batch.every((item) => item.isRepeatable),
     options,
   );
-  return outcomes(rpc, response.results, batch);
+  return outcomes(rpc, results, batch);
 }
 
 function refused(batch: readonly Item[], failure: FilaError, text: string): FilaError[] {

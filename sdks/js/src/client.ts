@@ -40,6 +40,7 @@ import type {
 } from "./message.js";
 import { DEFAULT_TARGET } from "./options.js";
 import type { CallOptions, ClientOptions, ConsumeOptions } from "./options.js";
+import { Pipelines } from "./pipeline.js";
 import type { QueueConfig, QueueSettings } from "./settings.js";
 import { currentTrace } from "./tracing.js";
 import * as wire from "./wire.js";
@@ -77,6 +78,7 @@ export interface ExtendOptions extends LeaseOptions {
  */
 export class Client {
   readonly #connection: Connection;
+  readonly #pipelines: Pipelines;
   readonly #enqueues: Coalescer<EnqueueResult>;
   readonly #acks: Coalescer<null>;
   readonly #nacks: Coalescer<null>;
@@ -86,10 +88,11 @@ export class Client {
 
   constructor(target: string = DEFAULT_TARGET, options: ClientOptions = {}) {
     this.#connection = new Connection(target, options);
-    this.#enqueues = new Coalescer(wire.ENQUEUE, this.#connection);
-    this.#acks = new Coalescer(wire.ACK, this.#connection);
-    this.#nacks = new Coalescer(wire.NACK, this.#connection);
-    this.#extensions = new Coalescer(wire.EXTEND, this.#connection);
+    this.#pipelines = new Pipelines(this.#connection);
+    this.#enqueues = new Coalescer(wire.ENQUEUE, this.#pipelines);
+    this.#acks = new Coalescer(wire.ACK, this.#pipelines);
+    this.#nacks = new Coalescer(wire.NACK, this.#pipelines);
+    this.#extensions = new Coalescer(wire.EXTEND, this.#pipelines);
   }
 
   /** Ends consumers, without an error, and calls under way. Harmless twice. */
@@ -145,7 +148,7 @@ export class Client {
   ): Promise<EnqueueResult[]> {
     const trace = currentTrace();
     const items = map(messages, (message) => wire.enqueueItem(message, trace));
-    const found = await sendMany(this.#connection, wire.ENQUEUE, items, options);
+    const found = await sendMany(this.#pipelines, wire.ENQUEUE, items, options);
     return found.map((outcome) =>
       outcome instanceof EnqueueResult ? outcome : new EnqueueResult("", false, outcome),
     );
@@ -202,7 +205,7 @@ export class Client {
     messages: Iterable<Delivery>,
     options: CallOptions = {},
   ): Promise<(FilaError | null)[]> {
-    return ackMany(this.#connection, Array.from(messages, wire.ackItem), options);
+    return ackMany(this.#pipelines, Array.from(messages, wire.ackItem), options);
   }
 
   /**
@@ -239,7 +242,7 @@ export class Client {
   }
 
   async #settleGrant(item: wire.Item, options: CallOptions): Promise<Settled> {
-    const [outcome] = await sendMany(this.#connection, grants.SETTLE, [item], options);
+    const [outcome] = await sendMany(this.#pipelines, grants.SETTLE, [item], options);
     if (outcome instanceof FilaError) throw outcome;
     return outcome as Settled;
   }
@@ -267,7 +270,7 @@ export class Client {
     options: CallOptions = {},
   ): Promise<(FilaError | null)[]> {
     const items = map(messages, (message) => wire.nackItem(message, error, {}));
-    return sendMany(this.#connection, wire.NACK, items, options);
+    return sendMany(this.#pipelines, wire.NACK, items, options);
   }
 
   /** Prolongs a lease and returns its new end. Fails as `ack` does. */

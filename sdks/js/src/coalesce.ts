@@ -11,12 +11,12 @@
 
 import { onAbort } from "./abort.js";
 import { tooLate } from "./connection.js";
-import type { Connection } from "./connection.js";
 import { FilaError, about } from "./errors.js";
 import { currentTrace } from "./tracing.js";
 import type { TraceContext } from "./tracing.js";
 import { ackFrames } from "./grants.js";
 import type { Send } from "./grants.js";
+import type { Pipelines } from "./pipeline.js";
 import { ACK, BATCH_BYTES_MAX, BATCH_ITEMS_MAX, join, outcomes } from "./wire.js";
 import type { Batch, Item } from "./wire.js";
 
@@ -122,19 +122,19 @@ export function take<S extends Pick<Seat<unknown>, "item" | "isGone">>(waiting: 
 /** Batches the items of one client for one RPC. */
 export class Coalescer<T> {
   readonly #rpc: Batch<T>;
-  readonly #connection: Connection;
+  readonly #pipelines: Pipelines;
   readonly #waiting: Seat<T>[] = [];
   #freeSlots = REQUESTS_UNDER_WAY_MAX;
 
-  constructor(rpc: Batch<T>, connection: Connection) {
+  constructor(rpc: Batch<T>, pipelines: Pipelines) {
     this.#rpc = rpc;
-    this.#connection = connection;
+    this.#pipelines = pipelines;
   }
 
   /** Sends one item, with others if there are any. Rejects with its error, or the batch's. */
   submit(item: Item, timeoutMs: number, signal?: AbortSignal): Promise<T> {
     return new Promise((resolve, reject) => {
-      this.#connection.checkOpen();
+      this.#pipelines.connection.checkOpen();
       signal?.throwIfAborted();
       if (timeoutMs <= 0) throw tooLate(NOT_SENT, subjectOf(item));
       this.#waiting.push(new Seat<T>(item, timeoutMs, signal, resolve, reject));
@@ -164,17 +164,18 @@ export class Coalescer<T> {
       deadline = Math.max(deadline, seat.deadline);
     }
     const send: Send = async (rpc, some) => {
-      const response = await this.#connection.send(rpc.method, join(some), rpc.decode, {
+      const results = await this.#pipelines.send(rpc, join(some), {
         timeoutMs: deadline - performance.now(),
         // The request can carry one trace; each message has its own in its headers.
         trace: batch[0]?.trace,
         signal: request.signal,
       });
-      return outcomes(rpc, response.results, some);
+      return outcomes(rpc, results, some);
     };
     try {
       const isAck = (this.#rpc as Batch<unknown>) === ACK;
-      return await (isAck ? ackFrames(this.#connection, items, ACK, send) : send(this.#rpc, items));
+      if (!isAck) return await send(this.#rpc, items);
+      return await ackFrames(this.#pipelines.connection, items, ACK, send);
     } catch (error) {
       return items.map((item) =>
         error instanceof FilaError ? about(error, subjectOf(item)) : error,

@@ -5,7 +5,12 @@
 import { readFileSync } from "node:fs";
 
 import { Client as GrpcClient, Metadata, credentials, status } from "@grpc/grpc-js";
-import type { ChannelCredentials, ChannelOptions, StatusObject } from "@grpc/grpc-js";
+import type {
+  ChannelCredentials,
+  ChannelInterface,
+  ChannelOptions,
+  StatusObject,
+} from "@grpc/grpc-js";
 
 import { onAbort } from "./abort.js";
 import { ClientClosedError, DeadlineExceededError, FilaError, UnavailableError } from "./errors.js";
@@ -55,10 +60,17 @@ export interface Sending {
   readonly isFarewell?: boolean;
 }
 
+/** A call that is ready to be started. */
+export interface OpenCall {
+  readonly call: ReturnType<ChannelInterface["createCall"]>;
+  readonly metadata: Metadata;
+}
+
 /** A broker's address with everything that calls to it have in common. */
 export class Connection {
   readonly backoff: Backoff;
   readonly timeoutMs: number;
+  readonly messageBytesMax: number;
   /** False once the broker has said that it knows no grants. */
   hasGrants = true;
   readonly #grpc: GrpcClient;
@@ -69,6 +81,7 @@ export class Connection {
 
   constructor(target: string, options: ClientOptions) {
     this.timeoutMs = checkedTimeoutMs(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    this.messageBytesMax = options.maxMessageBytes ?? DEFAULT_MESSAGE_BYTES_MAX;
     this.backoff = new Backoff(options.backoff);
     this.#apiKey = checkedApiKey(options.apiKey);
     this.#grpc = new GrpcClient(
@@ -153,13 +166,25 @@ export class Connection {
     subject: Subject,
     waitForReady: boolean,
   ): FrameStream<R> {
-    this.checkOpen();
-    const metadata = this.#metadata(currentTrace());
-    metadata.setOptions({ waitForReady });
-    const call = this.#grpc.getChannel().createCall(method, Infinity, null, null, null);
+    const { call, metadata } = this.open(method, currentTrace(), waitForReady);
     return new FrameStream(call, metadata, request, decode, (ended) =>
       this.failure(ended, subject),
     );
+  }
+
+  /** A call with no deadline that is not started yet, and what it has to carry. */
+  open(method: string, trace: TraceContext, waitForReady: boolean): OpenCall {
+    this.checkOpen();
+    const metadata = this.#metadata(trace);
+    metadata.setOptions({ waitForReady });
+    const call = this.#grpc.getChannel().createCall(method, Infinity, null, null, null);
+    return { call, metadata };
+  }
+
+  /** Calls `act` when the client is closed. Returns what ends the wait; harmless twice. */
+  onRefuse(act: () => void): () => void {
+    this.#pending.add(act);
+    return () => this.#pending.delete(act);
   }
 
   /** Calls `send` with the time that remains; again if the broker is away and it is safe. */
@@ -201,12 +226,16 @@ export class Connection {
   /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
   failure(ended: StatusObject, subject: Subject): FilaError {
     if (this.#isClosed) return new ClientClosedError("", subject);
-    let text = ended.details;
-    const isSecret = this.#apiKey !== undefined && text.includes(this.#apiKey);
-    if (isSecret) text = text.replaceAll(this.#apiKey, REDACTED);
+    const text = this.redacted(ended.details);
+    const isSecret = text !== ended.details;
     const reason = ended.metadata.get(REASON_TRAILER)[0]?.toString() ?? null;
     const cause = isSecret || !(ended instanceof Error) ? undefined : ended;
     return fromStatus(status[ended.code], reason, text, subject, cause);
+  }
+
+  /** A peer's text without the API key. */
+  redacted(text: string): string {
+    return this.#apiKey === undefined ? text : text.replaceAll(this.#apiKey, REDACTED);
   }
 
   /** Refuses further calls and ends those under way. What is part of closing still goes out. */

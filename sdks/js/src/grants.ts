@@ -20,10 +20,15 @@ export interface Settled {
   readonly leaseExpiresAt: Date;
 }
 
-export const SETTLE: Batch<Settled> = batch("SettleGrants", SettleGrantsResponse, (result) => ({
-  messages: result.messages,
-  leaseExpiresAt: result.leaseExpiresAt ?? new Date(0),
-}));
+export const SETTLE: Batch<Settled> = batch(
+  "SettleGrants",
+  "settle",
+  SettleGrantsResponse,
+  (result) => ({
+    messages: result.messages,
+    leaseExpiresAt: result.leaseExpiresAt ?? new Date(0),
+  }),
+);
 
 /** Options of calls about a grant. */
 export interface GrantOptions extends CallOptions {

@@ -40,6 +40,7 @@ export const BATCH_BYTES_MAX = 1024 * 1024;
 const SERVICE = "/fila.v1.FilaService/";
 export const CONSUME = SERVICE + "Consume";
 export const RECEIVE = SERVICE + "Receive";
+export const PIPELINE = SERVICE + "Pipeline";
 
 const NO_BYTES = new Uint8Array(0);
 
@@ -64,31 +65,41 @@ interface ItemOutcome {
   readonly error?: ItemError | undefined;
 }
 
+/** What a batch is answered with: one result per item, in order. */
+export type Results = readonly ItemOutcome[];
+
+/** The calls of a pipeline, and their numbers there. */
+const CALLS = { enqueue: 1, ack: 2, nack: 3, extend: 4, settle: 5 } as const;
+
 /** An RPC that takes many items and answers each on its own. */
 export interface Batch<T> {
   readonly method: string;
-  readonly decode: (bytes: Uint8Array) => { readonly results: readonly ItemOutcome[] };
+  readonly call: keyof typeof CALLS;
+  readonly decode: (bytes: Uint8Array) => { readonly results: Results };
   readonly read: (result: ItemOutcome) => T;
 }
 
 export function batch<R extends ItemOutcome, T>(
   method: string,
+  call: keyof typeof CALLS,
   codec: Codec<{ results: R[] }>,
   read: (result: R) => T,
 ): Batch<T> {
   const decode = (bytes: Uint8Array) => codec.decode(bytes);
-  return { method: SERVICE + method, decode, read: read as (result: ItemOutcome) => T };
+  return { method: SERVICE + method, call, decode, read: read as (result: ItemOutcome) => T };
 }
 
 export const ENQUEUE: Batch<EnqueueResult> = batch(
   "EnqueueBatch",
+  "enqueue",
   EnqueueBatchResponse,
   (result) => new EnqueueResult(result.messageId, result.duplicate),
 );
-export const ACK: Batch<null> = batch("AckBatch", AckBatchResponse, () => null);
-export const NACK: Batch<null> = batch("NackBatch", NackBatchResponse, () => null);
+export const ACK: Batch<null> = batch("AckBatch", "ack", AckBatchResponse, () => null);
+export const NACK: Batch<null> = batch("NackBatch", "nack", NackBatchResponse, () => null);
 export const EXTEND: Batch<Date> = batch(
   "ExtendLease",
+  "extend",
   ExtendLeaseResponse,
   (result) => result.leaseExpiresAt ?? new Date(0),
 );
@@ -96,7 +107,7 @@ export const EXTEND: Batch<Date> = batch(
 /** One value or error per item, in order. */
 export function outcomes<T>(
   rpc: Batch<T>,
-  results: readonly ItemOutcome[],
+  results: Results,
   items: readonly Item[],
 ): (T | FilaError)[] {
   if (results.length !== items.length) {
@@ -105,11 +116,12 @@ export function outcomes<T>(
   }
   return items.map((item, index) => {
     const result = results[index] as ItemOutcome;
-    return result.error === undefined ? rpc.read(result) : itemError(result.error, item);
+    return result.error === undefined ? rpc.read(result) : refusal(result.error, item);
   });
 }
 
-function itemError(error: ItemError, { queue, messageId }: Item): FilaError {
+/** The error that a refusal in an answer stands for. */
+export function refusal(error: ItemError, { queue, messageId }: Subject): FilaError {
   // The name is missing where the broker is newer than this SDK.
   const reason = ErrorReason[error.reason] ?? String(error.reason);
   return fromReason(reason, error.message, { queue, messageId });
@@ -135,6 +147,13 @@ export function* split(items: Iterable<Item>): Generator<Item[]> {
 /** The batch request that holds the items. */
 export function join(items: readonly Item[]): Buffer {
   return Buffer.concat(items.map((item) => item.data));
+}
+
+/** A batch request as a pipeline carries it. */
+export function envelope(rpc: Batch<unknown>, request: Buffer): Buffer {
+  const tag = (CALLS[rpc.call] << 3) | 2; // Of a length-delimited field.
+  const head = new BinaryWriter().uint32(tag).uint32(request.length).finish();
+  return Buffer.concat([head, request]);
 }
 
 /** One request as bytes. */

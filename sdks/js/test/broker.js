@@ -32,10 +32,22 @@ const METHODS = {
   ],
 };
 
+// What a pipeline's requests are, as methods.
+const CALLS = {
+  enqueue: "EnqueueBatch",
+  ack: "AckBatch",
+  nack: "NackBatch",
+  extend: "ExtendLease",
+  settle: "SettleGrants",
+};
+
 export class ScriptedBroker {
   /** Starts one; with a test's context it is stopped when the test ends. */
-  static async start(context, { port = 0, credentials = ServerCredentials.createInsecure() } = {}) {
-    const broker = new ScriptedBroker(credentials);
+  static async start(
+    context,
+    { port = 0, credentials = ServerCredentials.createInsecure(), hasPipelines = true } = {},
+  ) {
+    const broker = new ScriptedBroker(credentials, hasPipelines);
     broker.listener.listen(port, "127.0.0.1");
     await once(broker.listener, "listening");
     broker.port = broker.listener.address().port;
@@ -45,8 +57,10 @@ export class ScriptedBroker {
     return broker;
   }
 
-  constructor(credentials) {
+  constructor(credentials, hasPipelines) {
     this.seen = [];
+    // The streams of pipelines that were opened, oldest first.
+    this.pipelines = [];
     this.stored = 0;
     this.scripts = {
       EnqueueBatch: (request) => this.store(request),
@@ -66,6 +80,7 @@ export class ScriptedBroker {
     for (const [service, methods] of Object.entries(METHODS)) {
       for (const method of methods) this.#serve(service, method);
     }
+    if (hasPipelines) this.#servePipelines();
   }
 
   get target() {
@@ -139,6 +154,57 @@ export class ScriptedBroker {
         call.emit("error", error);
       }
     };
+  }
+
+  #servePipelines() {
+    const { PipelineRequest, PipelineResponse } = types;
+    const definition = {
+      path: "/fila.v1.FilaService/Pipeline",
+      requestStream: true,
+      responseStream: true,
+      requestDeserialize: (bytes) => PipelineRequest.decode(bytes),
+      requestSerialize: (value) => value,
+      responseSerialize: (value) =>
+        Buffer.from(PipelineResponse.encode(PipelineResponse.fromPartial(value)).finish()),
+      responseDeserialize: (bytes) => bytes,
+    };
+    this.server.addService({ pipeline: definition }, { pipeline: (call) => this.#pipeline(call) });
+  }
+
+  // Requests overlap and answers leave in order. A refusal that has a reason is the request's; one
+  // without is a failure of the connection, and ends the stream.
+  async #pipeline(call) {
+    const pipeline = { call, isEnded: false, isCancelled: false };
+    this.pipelines.push(pipeline);
+    call.on("cancelled", () => {
+      pipeline.isCancelled = true;
+    });
+    let last = Promise.resolve();
+    call.on("data", (request) => {
+      const [field] = Object.keys(CALLS).filter((name) => request[name] !== undefined);
+      const method = CALLS[field];
+      const metadata = call.metadata.getMap();
+      this.seen.push({ method, request: request[field], metadata, timeMs: null, pipeline });
+      const answer = Promise.resolve().then(() => this.scripts[method](request[field], call));
+      answer.catch(() => undefined);
+      last = last.then(async () => {
+        try {
+          call.write({ [field]: (await answer) ?? {} });
+        } catch (error) {
+          const reason = error.metadata?.get("fila-reason")[0];
+          if (reason === undefined) throw error;
+          call.write({ error: { reason: types.ErrorReason[reason], message: error.details } });
+        }
+      });
+      last.catch((error) => call.emit("error", error));
+    });
+    call.on("end", () => {
+      pipeline.isEnded = true;
+      last.then(
+        () => call.end(),
+        () => undefined,
+      );
+    });
   }
 
   #record(method, call) {

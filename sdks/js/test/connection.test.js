@@ -24,8 +24,8 @@ import { refuse, status, until } from "./broker.js";
 
 const KEY = "fk_0123456789.secret~key";
 
-async function start(context, options = {}) {
-  const broker = await ScriptedBroker.start(context);
+async function start(context, options = {}, broking = {}) {
+  const broker = await ScriptedBroker.start(context, broking);
   const client = new Client(broker.target, options);
   context.after(() => client.close());
   return { broker, client };
@@ -37,7 +37,7 @@ function assertAbout(timeMs, expected) {
 }
 
 test("unary calls have a deadline of five seconds", async (context) => {
-  const { broker, client } = await start(context);
+  const { broker, client } = await start(context, {}, { hasPipelines: false });
   await client.enqueue("orders");
   await client.enqueueMany([{ queue: "orders" }]);
   await client.ack("orders", "m");
@@ -46,7 +46,11 @@ test("unary calls have a deadline of five seconds", async (context) => {
 });
 
 test("a call can choose its own deadline", async (context) => {
-  const { broker, client } = await start(context, { timeoutMs: 400_000 });
+  const { broker, client } = await start(
+    context,
+    { timeoutMs: 400_000 },
+    { hasPipelines: false },
+  );
   broker.script("DeleteQueue", () => ({}));
   const options = { timeoutMs: 200_000 };
   await client.enqueue("orders");

@@ -12,7 +12,10 @@ const { ErrorReason } = types;
 
 /** Receive returns frames of so many messages: t0-0, t0-1, ... under the token t0. */
 async function start(context, ...sizes) {
-  const broker = await ScriptedBroker.start(context);
+  return startWith(await ScriptedBroker.start(context), context, ...sizes);
+}
+
+async function startWith(broker, context, ...sizes) {
   const client = new Client(broker.target, { timeoutMs: 60_000 });
   context.after(() => client.close());
   let number = 0;
@@ -89,7 +92,8 @@ test("nothing is acked after grants that could not be settled", async (context) 
 });
 
 test("a broker that knows no grants is asked once", async (context) => {
-  const { broker, client, frames } = await start(context, 2, 2);
+  const older = await ScriptedBroker.start(context, { hasPipelines: false });
+  const { broker, client, frames } = await startWith(older, context, 2, 2);
   broker.script("SettleGrants", refuse(status.UNIMPLEMENTED, "what?"));
   for (const messages of frames) {
     assert.deepEqual(await client.ackMany(messages), [null, null]);

@@ -74,17 +74,20 @@ final class BatchRpc<I, T> {
       outcomes.add(
           refusal == null
               ? new Outcome<>(read.apply(result), null)
-              : new Outcome<>(null, itemError(refusal, item)));
+              : new Outcome<>(
+                  null,
+                  refusal(refusal, refusal.getMessage(), item.queue(), item.messageId())));
     }
     return outcomes;
   }
 
-  private static FilaException itemError(ItemError error, Item<?> item) {
+  /** The exception that a refusal in an answer stands for. */
+  static FilaException refusal(ItemError error, String text, String queue, String messageId) {
     // A broker that is newer than this SDK may send a number without a name.
     String reason =
         error.getReason() == ErrorReason.UNRECOGNIZED
             ? String.valueOf(error.getReasonValue())
             : error.getReason().name().substring(REASON_PREFIX.length());
-    return Errors.fromReason(reason, error.getMessage(), item.queue(), item.messageId());
+    return Errors.fromReason(reason, text, queue, messageId);
   }
 }

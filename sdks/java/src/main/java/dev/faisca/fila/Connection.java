@@ -4,6 +4,9 @@ package dev.faisca.fila;
 import dev.faisca.fila.internal.v1.ConsumeRequest;
 import dev.faisca.fila.internal.v1.ConsumeResponse;
 import dev.faisca.fila.internal.v1.FilaServiceGrpc;
+import dev.faisca.fila.internal.v1.ItemError;
+import dev.faisca.fila.internal.v1.PipelineRequest;
+import dev.faisca.fila.internal.v1.PipelineResponse;
 import io.grpc.CallOptions;
 import io.grpc.ClientCall;
 import io.grpc.Deadline;
@@ -25,11 +28,14 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * A broker's address with everything that calls to it have in common: the channel, deadlines, the
- * clock of retries, and what a failed call means. Knows nothing of batches and consumers.
+ * clock of retries, which calls travel through pipelines, and what a failed call means. Knows
+ * nothing of batches and consumers.
  */
 final class Connection {
   private static final Metadata.Key<String> REASON =
       Metadata.Key.of("fila-reason", Metadata.ASCII_STRING_MARSHALLER);
+  // The broker ends a pipeline within a round trip, and a shutdown must not hang.
+  private static final Duration DRAIN = Duration.ofMillis(100);
   private static final String REDACTED = "[redacted]";
 
   private final ClientOptions options;
@@ -40,11 +46,17 @@ final class Connection {
   private final Set<Runnable> pauses = ConcurrentHashMap.newKeySet();
   private volatile boolean isClosed;
   private volatile boolean hasGrants = true;
+  // Acks need no disk and enqueues do, so neither should wait for the other.
+  private final Pipeline enqueues = new Pipeline(this);
+  private final Pipeline settlements = new Pipeline(this);
+  private volatile boolean hasPipelines;
 
   Connection(ClientOptions options) {
     this.options = options;
     this.channel = Channels.open(options);
     this.callOptions = CallOptions.DEFAULT.withMaxOutboundMessageSize(options.maxMessageBytes());
+    // A message beyond the client's own limit ends the stream, and that must not meet others.
+    this.hasPipelines = options.maxMessageBytes() >= BatchRpc.BYTES_MAX;
     this.timer = new ScheduledThreadPoolExecutor(1, Connection::timerThread);
     timer.setRemoveOnCancelPolicy(true);
     Reconnect.watch(channel, options.backoff(), timer);
@@ -57,6 +69,11 @@ final class Connection {
 
   void forgetGrants() {
     hasGrants = false;
+  }
+
+  /** The broker knows no such call. */
+  void forgetPipelines() {
+    hasPipelines = false;
   }
 
   private static Thread timerThread(Runnable work) {
@@ -95,8 +112,24 @@ final class Connection {
         Retrying.start(this, call.isRepeatable(), deadline, () -> send(call, deadline, trace)));
   }
 
-  /** Sends one call. Its answer is a value or a FilaException. */
+  /** Sends one call, batches through pipelines. Its answer is a value or a FilaException. */
   <Q, A, T> CompletableFuture<T> send(
+      Call<Q, A, T> call, Deadline deadline, Map<String, String> trace) {
+    Piped<Q, A> piped = Piped.of(call.method());
+    // A trace is metadata, which a stream has only once. One that is late is refused by gRPC.
+    boolean isPiped = piped != null && hasPipelines && trace.isEmpty() && !deadline.isExpired();
+    if (isPiped && !isClosed) {
+      PipelineRequest message = piped.wrap(call.request());
+      // A broker may refuse a large message by ending the stream.
+      if (message.getSerializedSize() <= BatchRpc.BYTES_MAX) {
+        return (piped.isEnqueue() ? enqueues : settlements).send(piped, call, message, deadline);
+      }
+    }
+    return sendAlone(call, deadline, trace);
+  }
+
+  /** Sends one call that is no part of a stream. */
+  <Q, A, T> CompletableFuture<T> sendAlone(
       Call<Q, A, T> call, Deadline deadline, Map<String, String> trace) {
     if (isClosed) {
       return CompletableFuture.failedFuture(closed(call.queue(), call.messageId()));
@@ -119,6 +152,11 @@ final class Connection {
     CallOptions chosen = callOptions.withOption(Channels.TRACE, trace);
     return channel.newCall(
         FilaServiceGrpc.getConsumeMethod(), waitForReady ? chosen.withWaitForReady() : chosen);
+  }
+
+  /** A stream of batches that is not started yet. It has no deadline. */
+  ClientCall<PipelineRequest, PipelineResponse> pipeline() {
+    return channel.newCall(FilaServiceGrpc.getPipelineMethod(), callOptions);
   }
 
   /**
@@ -162,12 +200,23 @@ final class Connection {
     String code = status.getCode().name();
     String text = text(status, reason);
     Throwable cause = status.asRuntimeException(trailers);
-    String apiKey = options.apiKey();
-    if (apiKey != null && text.contains(apiKey)) {
-      text = text.replace(apiKey, REDACTED);
+    if (!redacted(text).equals(text)) {
+      text = redacted(text);
       cause = null;
     }
     return Errors.fromStatus(new CallFailure(text, code, reason, queue, messageId, cause));
+  }
+
+  /** What the refusal of a whole request means that came as an answer. */
+  FilaException refusal(ItemError error) {
+    if (isClosed) {
+      return closed(null, null);
+    }
+    return BatchRpc.refusal(error, redacted(error.getMessage()), null, null);
+  }
+
+  private String redacted(String text) {
+    return options.apiKey() == null ? text : text.replace(options.apiKey(), REDACTED);
   }
 
   private String text(Status status, String reason) {
@@ -213,6 +262,9 @@ final class Connection {
   /** Ends calls under way with ClientClosedException. Harmless twice. */
   void close() {
     isClosed = true;
+    Deadline drained = deadline(DRAIN);
+    enqueues.close(drained);
+    settlements.close(drained);
     channel.shutdownNow();
     timer.shutdownNow();
     pauses.forEach(this::run);

@@ -285,6 +285,7 @@ class CoalescerTest extends BrokerTest {
 
   @Test
   void aCallerLeavesARequestUnderWayAtItsOwnDeadline() throws Exception {
+    broker.withoutPipelines();
     Gate first = fillSlots(broker::store);
     CompletableFuture<String> patient =
         client.withTimeout(Duration.ofSeconds(60)).enqueueAsync(message("patient"));

@@ -37,6 +37,7 @@ class ConnectionTest extends BrokerTest {
 
   @Test
   void theClientsDeadlineTravelsAndACallCanChooseItsOwn() throws Exception {
+    broker.withoutPipelines();
     FilaClient slow = connect(builder().timeout(Duration.ofSeconds(400)));
     FilaClient slower = slow.withTimeout(Duration.ofSeconds(2000));
     slow.enqueue(message("x"));

@@ -139,6 +139,7 @@ class GrantsTest extends BrokerTest {
 
   @Test
   void aBrokerThatKnowsNoGrantsIsAskedOnce() throws Exception {
+    broker.withoutPipelines();
     broker.refuse("SettleGrants", Status.Code.UNIMPLEMENTED, "what?", null);
     receive(2, 2);
     for (List<ConsumeMessage> frame : frames) {

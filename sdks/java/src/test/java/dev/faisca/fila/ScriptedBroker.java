@@ -14,6 +14,8 @@ import dev.faisca.fila.internal.v1.ItemResult;
 import dev.faisca.fila.internal.v1.MessageMetadata;
 import dev.faisca.fila.internal.v1.NackBatchRequest;
 import dev.faisca.fila.internal.v1.NackBatchResponse;
+import dev.faisca.fila.internal.v1.PipelineRequest;
+import dev.faisca.fila.internal.v1.PipelineResponse;
 import io.grpc.Context;
 import io.grpc.Deadline;
 import io.grpc.InsecureServerCredentials;
@@ -41,6 +43,8 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -50,8 +54,12 @@ import java.util.concurrent.atomic.AtomicInteger;
  * and not at the client's inside.
  */
 final class ScriptedBroker implements AutoCloseable {
-  /** One call as it arrived; {@code deadline} is null if it has none. */
-  record Seen(String method, Object request, Metadata metadata, Deadline deadline) {
+  /**
+   * One call as it arrived; {@code deadline} is null if it has none, {@code piping} if it came
+   * alone.
+   */
+  record Seen(
+      String method, Object request, Metadata metadata, Deadline deadline, Piping piping) {
     String metadata(String name) {
       return metadata.get(Metadata.Key.of(name, Metadata.ASCII_STRING_MARSHALLER));
     }
@@ -80,6 +88,14 @@ final class ScriptedBroker implements AutoCloseable {
   private final Map<String, Script> scripts = new ConcurrentHashMap<>();
   // Open consume streams, which learn why they end when the broker stops, as from the real one.
   private final List<StreamObserver<Object>> streams = new CopyOnWriteArrayList<>();
+  /** Pipelines in the order in which they were opened. */
+  final List<Piping> pipings = new CopyOnWriteArrayList<>();
+
+  /** How often a pipeline was asked for where there are none. */
+  final AtomicInteger pipelinesRefused = new AtomicInteger();
+
+  private volatile boolean hasPipelines = true;
+  private final ExecutorService workers = Executors.newCachedThreadPool();
   private final AtomicInteger ids = new AtomicInteger();
   private final Server server;
   private final int port;
@@ -112,6 +128,11 @@ final class ScriptedBroker implements AutoCloseable {
 
   String target() {
     return "127.0.0.1:" + port;
+  }
+
+  /** Is older than pipelines from now on. */
+  void withoutPipelines() {
+    hasPipelines = false;
   }
 
   void script(String method, Script script) {
@@ -156,6 +177,9 @@ final class ScriptedBroker implements AutoCloseable {
 
   @Override
   public void close() {
+    workers.shutdown();
+    pipings.forEach(
+        piping -> piping.end(refusal(Status.Code.UNAVAILABLE, "going away", "SHUTTING_DOWN")));
     for (StreamObserver<Object> stream : streams) {
       if (!((ServerCallStreamObserver<Object>) stream).isCancelled()) {
         stream.onError(refusal(Status.Code.UNAVAILABLE, "going away", "SHUTTING_DOWN"));
@@ -246,6 +270,11 @@ final class ScriptedBroker implements AutoCloseable {
 
   private <Q, A> void add(ServerServiceDefinition.Builder service, MethodDescriptor<Q, A> method) {
     String name = method.getBareMethodName();
+    if (method.getType() == MethodDescriptor.MethodType.BIDI_STREAMING) {
+      service.addMethod(
+          FilaServiceGrpc.getPipelineMethod(), ServerCalls.asyncBidiStreamingCall(this::pipe));
+      return;
+    }
     if (method.getType() == MethodDescriptor.MethodType.SERVER_STREAMING) {
       service.addMethod(
           method,
@@ -257,12 +286,28 @@ final class ScriptedBroker implements AutoCloseable {
     }
   }
 
+  private StreamObserver<PipelineRequest> pipe(StreamObserver<PipelineResponse> observer) {
+    if (!hasPipelines) {
+      pipelinesRefused.incrementAndGet();
+      return ServerCalls.asyncUnimplementedStreamingCall(
+          FilaServiceGrpc.getPipelineMethod(), observer);
+    }
+    Metadata metadata = METADATA.get(Context.current());
+    Piping piping = new Piping(observer, seen, metadata, this::follow, workers);
+    pipings.add(piping);
+    return piping;
+  }
+
   @SuppressWarnings("unchecked")
   private <A> void run(String name, Object request, StreamObserver<A> observer) {
     Context context = Context.current();
-    seen.add(new Seen(name, request, METADATA.get(context), context.getDeadline()));
+    seen.add(new Seen(name, request, METADATA.get(context), context.getDeadline(), null));
+    follow(name, request, (StreamObserver<Object>) observer);
+  }
+
+  private void follow(String name, Object request, StreamObserver<Object> observer) {
     try {
-      scripts.get(name).answer(request, (StreamObserver<Object>) observer);
+      scripts.get(name).answer(request, observer);
     } catch (Exception unexpected) {
       observer.onError(Status.UNKNOWN.withDescription(unexpected.toString()).asException());
     }
