@@ -21,8 +21,9 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    assert len(text) < 127
-    return bytes((len(text),)) + text.encode()
+    raw = text.encode(errors="surrogateescape")  # so that it need not be one
+    assert len(raw) < 127
+    return bytes((len(raw),)) + raw
 
 
 class Connection:
@@ -49,18 +50,19 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def call(self, method: str) -> int:
-        """Begin a call and return its stream."""
+    def call(self, method: str, **changes: str) -> int:
+        """Begin a call, some of its headers changed, and return its stream."""
         stream, self._next = self._next, self._next + 2
-        fields = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", method),
-            (":authority", "broker"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-        ]
-        block = b"".join(b"\x10" + _text(name) + _text(value) for name, value in fields)
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "broker",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            **changes,
+        }
+        block = b"".join(b"\x10" + _text(name) + _text(value) for name, value in fields.items())
         self._windows[stream] = self._initial
         self._socket.sendall(_frame(_HEADERS, _END_HEADERS, stream, block))
         return stream

@@ -5,6 +5,8 @@ in docs/internals/grpc.md.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import grpc
@@ -21,13 +23,23 @@ from fila_server.transport.grpcio.rim import Rim
 from fila_server.transport.served import Served
 from fila_server.transport.tls import Certificates
 
+log = logging.getLogger(__name__)
+
+# How soon another server takes the place of one that ended by itself, and how long calls of that
+# one may still take: few of them are there at a time, however often it is made to end.
+_LOOK_S = 0.1
+_LAST_CALLS_S = 1.0
 # For requests of callers without a key. They are small, and whatever they are, they take nothing
 # from those of the others.
 _OPEN_BYTES = 1024 * 1024
 
 
 class GrpcioTransport:
-    """Calls through grpcio."""
+    """Calls through grpcio.
+
+    Its server ends by itself when a call's path is not UTF-8, and the process would live on without
+    hearing anybody. So it is looked after, and another one takes its place.
+    """
 
     def __init__(
         self,
@@ -36,32 +48,24 @@ class GrpcioTransport:
         certificates: Certificates | None,
     ) -> None:
         config = served.config
+        self._served = served
+        self._authenticator = authenticator
         self._credentials = Credentials(certificates) if certificates is not None else None
         self._health = health.Health(name for name, _ in served.services)
-        self._server: Any = grpc.aio.server(
-            interceptors=[KeyCheck(authenticator)] if authenticator is not None else None,
-            options=_options(config.limits, served.max_connections),
-            maximum_concurrent_rpcs=config.limits.max_concurrent_rpcs,
-        )
         rim = Rim(Arrivals(config.scheduler.inbox_bytes), authenticator)
         handlers = [rim.handlers(methods) for _, methods in served.services]
         handlers.append(Rim(Arrivals(_OPEN_BYTES)).handlers(health.methods(self._health)))
         if config.server.reflection:
             names = [name for name, _ in served.services]
             handlers.append(reflection.handlers((*names, health.SERVICE)))
-        self._server.add_generic_rpc_handlers(handlers)
+        self._handlers = handlers
+        self._ended: set[asyncio.Future[None]] = set()  # servers on their way out
 
     async def listen(self, address: str) -> int:
-        try_address(address)
-        try:
-            if self._credentials is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, self._credentials.listening())
-        except RuntimeError as error:
-            raise ListenError(cannot_listen(address, "it was taken meanwhile")) from error
-        await self._server.start()
-        return int(port)
+        port = await self._listen(address)
+        host, _, _ = address.rpartition(":")
+        self._care = asyncio.ensure_future(self._look_after(f"{host}:{port}"))
+        return port
 
     def set_serving(self, is_serving: bool) -> None:
         self._health.set(is_serving)
@@ -71,7 +75,48 @@ class GrpcioTransport:
         self._credentials.reload(certificates)
 
     async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)
+        self._care.cancel()
+        await asyncio.gather(self._server.stop(grace_s), *self._ended)
+
+    async def _listen(self, address: str) -> int:
+        try_address(address)
+        config = self._served.config
+        authenticator = self._authenticator
+        server: Any = grpc.aio.server(
+            interceptors=[KeyCheck(authenticator)] if authenticator is not None else None,
+            options=_options(config.limits, self._served.max_connections),
+            maximum_concurrent_rpcs=config.limits.max_concurrent_rpcs,
+        )
+        server.add_generic_rpc_handlers(self._handlers)
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self._credentials.listening())
+        except RuntimeError as error:
+            raise ListenError(cannot_listen(address, "it was taken meanwhile")) from error
+        await server.start()
+        self._server = server
+        return int(port)
+
+    async def _look_after(self, address: str) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            # grpcio tells nobody of it while calls are under way.
+            if self._server._server.is_running():
+                continue
+            log.error("gRPC's server ended by itself; listening again")
+            self._let_go(self._server)
+            try:
+                await self._listen(address)
+            except Exception as error:  # whatever it is, it is tried again
+                log.error("cannot listen again: %s", error)
+
+    def _let_go(self, server: Any) -> None:
+        """End what is left of a server: clients are told to connect anew, streams are cut."""
+        ending = asyncio.ensure_future(server.stop(_LAST_CALLS_S))
+        self._ended.add(ending)
+        ending.add_done_callback(self._ended.discard)
 
 
 def _options(limits: LimitsConfig, max_connections: int) -> list[tuple[str, int]]:
