@@ -6,11 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import grpc
 import pytest
 
 import fila
 from fila import Client, EnqueueMessage
+from fila.v1.service_pb2 import EnqueueRequest
 from server.tests.broker_process import BrokerProcess
+from server.tests.rpc.wire import Wire
 
 MakeBroker = Callable[..., BrokerProcess]
 
@@ -159,4 +162,45 @@ def test_a_restart_keeps_everything(make_broker: MakeBroker, how: str) -> None:
         client.create_queue("gone")
         assert client.stats("gone").depth == 0
         assert client.redrive("q.dlq") == 1
+    assert broker.terminate() == 0
+
+
+def test_who_is_stored_at_a_stop_is_told_so(make_broker: MakeBroker) -> None:
+    """Single calls under way are answered; nobody hears "unknown" about what was done."""
+    broker = make_broker()
+    broker.start()
+    confirmed: list[str] = []
+    strange: list[BaseException] = []
+
+    def produce() -> None:
+        wire = Wire(broker.address)
+        try:
+            while True:  # single calls, many at a time
+                requests = [EnqueueRequest(queue="q", payload=b"x") for _ in range(50)]
+                calls = [wire.service.Enqueue.future(it, timeout=60) for it in requests]
+                confirmed.extend(call.result().message_id for call in calls if not call.exception())
+                for call in calls:
+                    call.result()
+        except grpc.RpcError as error:
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                strange.append(error)
+        finally:
+            wire.close()
+
+    with Client(broker.address, timeout=30) as client:
+        client.create_queue("q")
+    threads = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(confirmed) < 500:
+        time.sleep(0.01)
+    assert broker.terminate() == 0
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not strange, strange
+    broker.start()
+    with Client(broker.address, timeout=30) as client:
+        stored = {row.message.id for page in _pages(client, "q") for row in page.messages}
+    assert stored == set(confirmed)
     assert broker.terminate() == 0

@@ -8,8 +8,10 @@ command's answer. The others go on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,14 @@ class Merging:
         self._numbers: list[int] = []
         self._items: list[Any] = []
         self._size = 0
+        self._under_way = 0  # calls that were handed in and not answered
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    async def finish(self, grace_s: float) -> None:
+        """Wait for the calls under way, but not for longer."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_idle.wait(), grace_s)
 
     def add(self, number: int, body: bytes, authorization: str | None) -> None:
         """Take a call in, or refuse it."""
@@ -85,6 +95,8 @@ class Merging:
         if not items:
             return
         self._numbers, self._items, self._size = [], [], 0
+        self._under_way += len(numbers)
+        self._is_idle.clear()
         try:
             self._engine.submit(
                 lambda ticket: self._single.command(ticket, items),
@@ -97,6 +109,9 @@ class Merging:
 
     def _answer(self, numbers: list[int], results: Any) -> None:
         edge = self._edge
+        self._under_way -= len(numbers)
+        if not self._under_way:
+            self._is_idle.set()
         if isinstance(results, FilaError):
             for number in numbers:
                 refuse(edge, number, results)

@@ -97,7 +97,8 @@ class EdgeTransport:
 
     async def stop(self, grace_s: float) -> None:
         self._edge.drain()
-        await self._calls.finish(grace_s)
+        merged = [merging.finish(grace_s) for merging in self._merging.values()]
+        await asyncio.gather(self._calls.finish(grace_s), *merged)
         asyncio.get_running_loop().remove_reader(self._edge.fileno())
         self._edge.close()
 
