@@ -57,7 +57,7 @@ impl Requests {
     pub async fn only(&mut self, state: &State) -> Result<Option<Bytes>, Status> {
         match self.announced(state).await? {
             None => Ok(None),
-            Some(prefix) => self.read(state, &prefix).await.map(Some),
+            Some(prefix) => self.read(state, &prefix, |_| Ok(())).await.map(Some),
         }
     }
 
@@ -87,7 +87,7 @@ impl Requests {
     pub async fn next_small(&mut self, state: &State) -> Result<Option<Bytes>, Status> {
         let Some(prefix) = self.messages.prefix().await? else { return Ok(None) };
         self.check(&prefix)?;
-        self.read(state, &prefix).await.map(Some)
+        self.read(state, &prefix, |_| Ok(())).await.map(Some)
     }
 
     async fn announced(&mut self, state: &State) -> Result<Option<Prefix>, Status> {
@@ -107,18 +107,28 @@ impl Requests {
 
     async fn charged(&mut self, state: &State, prefix: &Prefix) -> Result<(Bytes, Charge), Status> {
         let mut charge = state.budget.charge(prefix.size).await?;
-        let body = self.read(state, prefix).await?;
-        state.budget.grow(&mut charge, body.len())?;
+        // While it is inflated, and not when it has been: many at once would take up any memory.
+        let body = self.read(state, prefix, |size| state.budget.grow(&mut charge, size)).await?;
         Ok((body, charge))
     }
 
-    async fn read(&mut self, state: &State, prefix: &Prefix) -> Result<Bytes, Status> {
+    /// `grown` hears of every step by which a compressed request gets larger.
+    async fn read(
+        &mut self,
+        state: &State,
+        prefix: &Prefix,
+        mut grown: impl FnMut(usize) -> Result<(), Status>,
+    ) -> Result<Bytes, Status> {
         let body = self.messages.message(prefix.size);
         let body = in_time(state.settings.arrival_timeout, body).await?;
         if !prefix.is_compressed {
             return Ok(body);
         }
-        self.encoding.inflated(&body, self.most, |size| (self.too_large)(size, self.most)).await
+        let inflating = self.encoding.inflated(&body, |size| match size > self.most {
+            true => Err((self.too_large)(size, self.most)),
+            false => grown(size),
+        });
+        inflating.await
     }
 }
 

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +163,7 @@ def test_a_body_that_stops_halfway_is_ended(start: Start) -> None:
 
 @pytest.mark.serial
 def test_four_hundred_callers_with_more_than_the_budget_leave_the_process_small() -> None:
-    options = json.dumps({"pause_s": 0.2, "settings": {"inbox_bytes": 8 * MIB}})
-    program = (sys.executable, "-m", "server.edge.tests.canned", options)
-    with subprocess.Popen(
-        program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        address = process.stdout.readline().strip()
+    with small_process(pause_s=0.2, settings={"inbox_bytes": 8 * MIB}) as address:
         channels = [
             grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
             for _ in range(40)
@@ -179,11 +175,22 @@ def test_four_hundred_callers_with_more_than_the_budget_leave_the_process_small(
             outcomes.append("OK" if error is None else error.code())
         assert set(outcomes) <= {"OK", STATUS.RESOURCE_EXHAUSTED}
         assert outcomes.count("OK") >= 80
+        for channel in channels:
+            channel.close()
+
+
+@contextmanager
+def small_process(**options: Any) -> Iterator[str]:
+    """Run an edge in a process that stays small and has given everything back at its end."""
+    program = (sys.executable, "-m", "server.edge.tests.canned", json.dumps(options))
+    with subprocess.Popen(
+        program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield process.stdout.readline().strip()
         status = Path(f"/proc/{process.pid}/status").read_text()
         peak_mib = int(status.partition("VmHWM:")[2].split()[0]) // 1024
         assert peak_mib < 128
-        for channel in channels:
-            channel.close()
         process.stdin.close()
         assert json.loads(process.stdout.readline())["inbox_bytes"] == 0
         assert process.wait(WAIT_S) == 0
@@ -207,6 +214,19 @@ def test_what_inflates_beyond_the_limit_is_refused(start: Start, connect: Connec
     assert refusal.status is STATUS.RESOURCE_EXHAUSTED
     canned.settled(lambda now: now["inbox_bytes"] == 0)
     assert unary(channel, "Echo", b"x") == b"x"
+
+
+@pytest.mark.serial
+def test_many_that_inflate_at_once_stay_within_the_budget() -> None:
+    packed = gzip.compress(bytes(15 * MIB))
+    body = b"\1" + len(packed).to_bytes(4, "big") + packed
+    headers = call_headers("/t.T/Fail", (b"grpc-encoding", b"gzip"))
+    with small_process(settings={"inbox_bytes": 8 * MIB}) as address:
+        connection = Connection(address)
+        answers = connection.answers([(headers, body)] * 100)
+        outcomes = [answer[b"grpc-status"] for answer in answers]
+        assert set(outcomes) <= {b"8", b"9"} and b"8" in outcomes
+        connection.close()
 
 
 def raw_call(canned: Canned, body: bytes, *more: tuple[bytes, bytes]) -> dict[bytes, bytes]:
