@@ -56,9 +56,9 @@ class Edge:
         metadata: lower-case names of headers to hand over with each call.
         settings: limits, all of them: max_request_bytes, max_stream_request_bytes,
             max_metadata_bytes, max_connections, max_concurrent_streams (of a connection),
-            max_concurrent_calls, inbox_bytes, handshake_timeout_ms, arrival_timeout_ms,
-            keepalive_time_ms, keepalive_timeout_ms, min_ping_interval_ms, watches_max,
-            reflection_streams_max.
+            max_concurrent_calls, inbox_bytes, max_unread_bytes, handshake_timeout_ms,
+            arrival_timeout_ms, keepalive_time_ms, keepalive_timeout_ms, min_ping_interval_ms,
+            watches_max, reflection_streams_max.
         certificates: PEM of the chain, the key, and the CA that clients' certificates need.
         needs_key: every call but health's needs an admitted `authorization`, before its body is
             read.

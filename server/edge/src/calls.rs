@@ -16,6 +16,7 @@ use crate::budget::Charge;
 use crate::figures::Place;
 use crate::inbox::{Event, Inbox, Standing};
 use crate::status::Status;
+use crate::unread::{Reader, Unread, Waiting};
 
 /// What is still to be sent, in order.
 pub enum Out {
@@ -48,6 +49,8 @@ pub struct Call {
     /// Why no further message could be read; the call ends with this, whatever Python says.
     spoilt: RefCell<Option<Status>>,
     held: RefCell<VecDeque<Arc<Charge>>>,
+    peer: OnceCell<Rc<Reader>>,
+    unread: OnceCell<Waiting>,
 }
 
 impl Call {
@@ -66,6 +69,15 @@ impl Call {
         }
         self.queue.borrow_mut().push_back(out);
         wake(&self.sender);
+    }
+
+    /// Answer it, and end it. The answer counts as unread until its end is asked for.
+    pub fn answer(&self, content: Bytes, unread: &Rc<Unread>) {
+        if let Some(waiting) = self.peer.get().and_then(|it| unread.put(it, content.len())) {
+            let _ = self.unread.set(waiting);
+        }
+        self.push(Out::Frame { content, is_told: false });
+        self.push(Out::End(Status::ok()));
     }
 
     /// Let a newer frame take the place of one that is still waiting.
@@ -200,10 +212,11 @@ impl Calls {
     }
 
     /// Enter a call; it may bring one message to begin with.
-    pub fn begin(&self, standing: Arc<Standing>) -> Rc<Call> {
+    pub fn begin(&self, standing: Arc<Standing>, peer: Rc<Reader>) -> Rc<Call> {
         let id = self.next.replace(self.next.get() + 1);
         let call = Rc::new(Call { id, credit: Cell::new(1), ..Call::default() });
         let _ = call.standing.set(standing);
+        let _ = call.peer.set(peer);
         self.by_id.borrow_mut().insert(id, call.clone());
         call
     }
@@ -214,7 +227,11 @@ impl Calls {
 
     /// Python has ended a call: return it, if its caller is still there.
     pub fn end(&self, id: u64) -> Option<Rc<Call>> {
-        self.by_id.borrow_mut().remove(&id)
+        let call = self.by_id.borrow_mut().remove(&id)?;
+        if let Some(standing) = call.standing.get() {
+            standing.answered();
+        }
+        Some(call)
     }
 
     /// The caller of a call has left, or its time is over. Python hears of it if it knew the call

@@ -79,7 +79,8 @@ pub async fn run(
         greeted.clone(),
         state.figures.clone(),
     );
-    let service = service_fn(|request| serve(state.clone(), request));
+    let reader = state.unread.reader();
+    let service = service_fn(|request| serve(state.clone(), reader.clone(), request));
     let mut connection = pin!(state.http.serve_connection(TokioIo::new(watched), service));
     let mut silence = pin!(sleep_until(deadline));
     let mut is_greeting = true;
@@ -93,6 +94,10 @@ pub async fn run(
                     state.figures.handshakes_cut.up();
                     return;
                 }
+            }
+            () = reader.cut() => {
+                state.figures.unread_cut.up();
+                return; // there is no telling a peer that does not read
             }
             _ = draining.wait_for(|&now| now), if !is_draining => {
                 is_draining = true;

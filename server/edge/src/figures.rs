@@ -34,12 +34,13 @@ pub struct Figures {
     pub pings_cut: Figure,
     pub resets_cut: Figure,
     pub floods_cut: Figure,
+    pub unread_cut: Figure,
     pub watches: Figure,
     pub reflection_streams: Figure,
 }
 
 impl Figures {
-    pub fn rows(&self) -> [(&'static str, u64); 13] {
+    pub fn rows(&self) -> [(&'static str, u64); 14] {
         [
             ("connections", self.connections.get()),
             ("connections_refused", self.connections_refused.get()),
@@ -52,6 +53,7 @@ impl Figures {
             ("pings_cut", self.pings_cut.get()),
             ("resets_cut", self.resets_cut.get()),
             ("floods_cut", self.floods_cut.get()),
+            ("unread_cut", self.unread_cut.get()),
             ("watches", self.watches.get()),
             ("reflection_streams", self.reflection_streams.get()),
         ]

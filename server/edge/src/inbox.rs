@@ -55,12 +55,18 @@ const NEVER_SEEN: u8 = 2;
 pub struct Standing {
     state: AtomicU8,
     _place: Place,
-    _charge: Option<Charge>,
+    charge: Mutex<Option<Charge>>,
 }
 
 impl Standing {
     pub fn new(place: Place, charge: Option<Charge>) -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(QUEUED), _place: place, _charge: charge })
+        Arc::new(Self { state: AtomicU8::new(QUEUED), _place: place, charge: Mutex::new(charge) })
+    }
+
+    /// Python has answered: the request takes up its bytes no more, however long the caller takes
+    /// to read the answer.
+    pub fn answered(&self) {
+        drop(self.charge.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// The caller has left; return whether Python knows of the call.

@@ -28,6 +28,7 @@ mod status;
 mod thread;
 mod timeout;
 mod tls;
+mod unread;
 mod watched;
 mod wire;
 

@@ -25,6 +25,7 @@ use crate::request::{giant, wordy, Requests};
 use crate::state::{Kind, State};
 use crate::status::{plain, Status, RESOURCE_EXHAUSTED, UNIMPLEMENTED};
 use crate::timeout::timeout;
+use crate::unread::Reader;
 
 type Answer = Result<Response<Outgoing>, Status>;
 
@@ -33,6 +34,7 @@ const HEADER_OVERHEAD: usize = 32;
 
 pub async fn serve(
     state: Rc<State>,
+    reader: Rc<Reader>,
     request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Infallible> {
     let (head, body) = request.into_parts();
@@ -43,7 +45,7 @@ pub async fn serve(
         return Ok(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
     state.figures.calls.up();
-    Ok(admitted(&state, &head, body).await.unwrap_or_else(|status| {
+    Ok(admitted(&state, reader, &head, body).await.unwrap_or_else(|status| {
         if status.code == RESOURCE_EXHAUSTED {
             state.figures.refused.up();
         }
@@ -51,7 +53,7 @@ pub async fn serve(
     }))
 }
 
-async fn admitted(state: &Rc<State>, head: &Parts, body: Incoming) -> Answer {
+async fn admitted(state: &Rc<State>, reader: Rc<Reader>, head: &Parts, body: Incoming) -> Answer {
     let size = metadata_size(head);
     let most = state.settings.max_metadata_bytes as usize;
     if size > most {
@@ -65,9 +67,9 @@ async fn admitted(state: &Rc<State>, head: &Parts, body: Incoming) -> Answer {
         })?;
     let limit = head.headers.get("grpc-timeout").and_then(|it| timeout(it.as_bytes()));
     match limit.map(|limit| Instant::now() + limit) {
-        None => answered(state, head, body, place, None).await,
+        None => answered(state, reader, head, body, place, None).await,
         Some(deadline) => {
-            let answer = answered(state, head, body, place, Some(deadline));
+            let answer = answered(state, reader, head, body, place, Some(deadline));
             timeout_at(deadline, answer).await.unwrap_or_else(|_| Err(Status::late()))
         }
     }
@@ -75,6 +77,7 @@ async fn admitted(state: &Rc<State>, head: &Parts, body: Incoming) -> Answer {
 
 async fn answered(
     state: &Rc<State>,
+    reader: Rc<Reader>,
     head: &Parts,
     body: Incoming,
     place: Place,
@@ -91,7 +94,7 @@ async fn answered(
     } else if let (Some(_), true) = (&state.reflection, reflection::is_path(path)) {
         reflected(state, headers, body, place)?
     } else if let Some(&(route, kind)) = state.routes.get(path) {
-        told(state, route, kind, headers, body, place).await?
+        told(state, reader, route, kind, headers, body, place).await?
     } else {
         return Err(Status::new(UNIMPLEMENTED, "Method not found!", ""));
     };
@@ -119,6 +122,7 @@ async fn begun(state: &Rc<State>, mut leash: Leash, deadline: Option<Instant>) -
 
 async fn told(
     state: &Rc<State>,
+    reader: Rc<Reader>,
     route: usize,
     kind: Kind,
     headers: &HeaderMap,
@@ -133,7 +137,8 @@ async fn told(
     let mut requests = Requests::new(headers, body, most, too_large)?;
     let metadata = state.metadata.iter().map(|it| text(headers, it).map(str::to_owned)).collect();
     if kind == Kind::Bidi {
-        let mut leash = entered(state, route, None, metadata, Standing::new(place, None), None);
+        let mut leash =
+            entered(state, reader, route, None, metadata, Standing::new(place, None), None);
         let task = spawn_local(read_messages(state.clone(), leash.call.clone(), requests));
         leash.bind(task.abort_handle());
         return Ok(leash);
@@ -141,22 +146,23 @@ async fn told(
     let (body, charge) = requests.first(state).await?.ok_or_else(ended)?;
     let body = Some(body);
     Ok(if kind == Kind::Unary {
-        entered(state, route, body, metadata, Standing::new(place, Some(charge)), None)
+        entered(state, reader, route, body, metadata, Standing::new(place, Some(charge)), None)
     } else {
         // A stream may last for ever; what it asked for is charged until Python has it.
-        entered(state, route, body, metadata, Standing::new(place, None), Some(charge))
+        entered(state, reader, route, body, metadata, Standing::new(place, None), Some(charge))
     })
 }
 
 fn entered(
     state: &Rc<State>,
+    reader: Rc<Reader>,
     route: usize,
     body: Option<bytes::Bytes>,
     metadata: Metadata,
     standing: Arc<Standing>,
     charge: Option<crate::budget::Charge>,
 ) -> Leash {
-    let call = state.calls.begin(standing.clone());
+    let call = state.calls.begin(standing.clone(), reader);
     let event = Event::Call { id: call.id, route, body, metadata, _charge: charge };
     state.inbox.push(event, Some(standing));
     Leash::new(&state.calls, call, Vec::new())

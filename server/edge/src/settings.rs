@@ -12,6 +12,7 @@ pub struct Settings {
     pub max_concurrent_streams: u32,
     pub max_concurrent_calls: u64,
     pub inbox_bytes: usize,
+    pub max_unread_bytes: usize,
     pub handshake_timeout: Duration,
     pub arrival_timeout: Duration,
     pub keepalive_time: Duration,
@@ -36,6 +37,7 @@ impl Settings {
             max_concurrent_streams: take("max_concurrent_streams")?,
             max_concurrent_calls: take("max_concurrent_calls")?.into(),
             inbox_bytes: take("inbox_bytes")? as usize,
+            max_unread_bytes: take("max_unread_bytes")? as usize,
             handshake_timeout: milliseconds(take("handshake_timeout_ms")?),
             arrival_timeout: milliseconds(take("arrival_timeout_ms")?),
             keepalive_time: milliseconds(take("keepalive_time_ms")?),
@@ -59,7 +61,7 @@ fn milliseconds(count: u32) -> Duration {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
         "max_request_bytes",
         "max_stream_request_bytes",
         "max_metadata_bytes",
@@ -67,6 +69,7 @@ mod tests {
         "max_concurrent_streams",
         "max_concurrent_calls",
         "inbox_bytes",
+        "max_unread_bytes",
         "handshake_timeout_ms",
         "arrival_timeout_ms",
         "keepalive_time_ms",

@@ -19,6 +19,7 @@ use crate::outbox::Outbox;
 use crate::reflection::Reflection;
 use crate::settings::Settings;
 use crate::tls::Certificates;
+use crate::unread::Unread;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -59,6 +60,7 @@ pub struct State {
     pub inbox: Arc<Inbox>,
     pub budget: Arc<Budget>,
     pub keys: Arc<Keys>,
+    pub unread: Rc<Unread>,
     pub figures: Arc<Figures>,
     pub certificates: Option<Arc<Certificates>>,
     pub http: http2::Builder<OwnThread>,
@@ -70,6 +72,7 @@ impl State {
             http: http(&contract.settings),
             health: Health::new(contract.services),
             calls: Calls::new(shared.inbox.clone()),
+            unread: Unread::new(contract.settings.max_unread_bytes),
             settings: contract.settings,
             routes: contract.routes,
             metadata: contract.metadata,

@@ -81,8 +81,7 @@ fn apply(state: &State, drain: &watch::Sender<bool>, command: Command) {
     match command {
         Command::Answer { id, content } => {
             if let Some(call) = calls.end(id) {
-                call.push(Out::Frame { content, taken: Taken::Nothing });
-                call.push(Out::End(Status::ok()));
+                call.answer(content, &state.unread);
             }
         }
         Command::Open { id } => {

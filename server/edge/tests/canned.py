@@ -26,6 +26,7 @@ SETTINGS = {
     "max_concurrent_streams": 1000,
     "max_concurrent_calls": 10_000,
     "inbox_bytes": 64 * 1024 * 1024,
+    "max_unread_bytes": 256 * 1024 * 1024,
     "handshake_timeout_ms": 5000,
     "arrival_timeout_ms": 60_000,
     "keepalive_time_ms": 60_000,

@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,19 @@ def test_small_requests_beyond_the_budget_are_refused(start: Start, connect: Con
     canned.edge.answer([(id, b"")])
     assert held.result() == b""
     assert len(unary(channel, "Echo", bytes(20_000))) == 20_000
+
+
+def test_who_does_not_read_its_answers_takes_no_room_from_requests(
+    start: Start, connect: Connect
+) -> None:
+    canned = start(settings={"inbox_bytes": 100_000})
+    deaf = Connection(canned.address, window=0)
+    deaf.call(call_headers("/t.T/Echo"), grpc_message(bytes(90_000)))
+    deaf.read(WAIT_S)
+    canned.settled(lambda now: now["inbox_bytes"] == 0)
+    assert len(unary(connect(canned), "Echo", bytes(90_000))) == 90_000
+    assert canned.edge.figures()["calls_under_way"] == 1
+    deaf.close()
 
 
 def test_large_requests_wait_for_room_and_small_ones_pass(start: Start, connect: Connect) -> None:
@@ -194,6 +207,22 @@ def small_process(**options: Any) -> Iterator[str]:
         process.stdin.close()
         assert json.loads(process.stdout.readline())["inbox_bytes"] == 0
         assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.serial
+def test_who_does_not_read_its_answers_is_cut_and_the_others_are_not() -> None:
+    packed = gzip.compress(bytes(MIB))
+    body = b"\1" + len(packed).to_bytes(4, "big") + packed
+    headers = call_headers("/t.T/Echo", (b"grpc-encoding", b"gzip"))
+    settings = {"inbox_bytes": 8 * MIB, "max_unread_bytes": 32 * MIB}
+    with small_process(settings=settings) as address, grpc.insecure_channel(address) as channel:
+        sent = 0
+        with closing(Connection(address, window=0)) as deaf, suppress(OSError):
+            while sent < 500:
+                deaf.call(headers, body)
+                sent += 1
+                assert len(unary(channel, "Echo", bytes(MIB))) == MIB
+        assert 20 < sent < 500
 
 
 # --- Compression ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fila_server.limits import (
     CONCURRENT_STREAMS,
     REFLECTION_STREAMS_MAX,
     STREAM_REQUEST_BYTES,
+    UNREAD_BYTES,
     WATCHES_MAX,
 )
 from fila_server.rpc.auth import HEADER, Authenticator
@@ -158,6 +159,7 @@ def _settings(config: Config, max_connections: int) -> dict[str, int]:
         "max_concurrent_streams": CONCURRENT_STREAMS,
         "max_concurrent_calls": limits.max_concurrent_rpcs,
         "inbox_bytes": config.scheduler.inbox_bytes,
+        "max_unread_bytes": UNREAD_BYTES,
         "handshake_timeout_ms": limits.handshake_timeout_ms,
         "arrival_timeout_ms": ARRIVAL_MS,
         "keepalive_time_ms": limits.keepalive_time_ms,
