@@ -76,7 +76,7 @@ impl Call {
         if let Some(waiting) = self.peer.get().and_then(|it| unread.put(it, content.len())) {
             let _ = self.unread.set(waiting);
         }
-        self.push(Out::Frame { content, is_told: false });
+        self.push(Out::Frame { content, taken: Taken::Nothing });
         self.push(Out::End(Status::ok()));
     }
 
