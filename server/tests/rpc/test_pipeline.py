@@ -27,7 +27,7 @@ METHOD = "/fila.v1.FilaService/Pipeline"
 BOOTSTRAP = "bootstrap-key-of-the-tests-0123456789"
 REASON = mp.ErrorReason
 WAIT_S = 60.0
-CLIENT_MAX = 64  # requests that a client of ours has unanswered; the edge takes hundreds for a flood
+CLIENT_MAX = 64  # requests that our clients have unanswered; the edge takes hundreds for a flood
 MIB = 1024 * 1024
 Start = Callable[..., tuple[BrokerProcess, Wire]]
 
