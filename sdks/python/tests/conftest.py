@@ -290,14 +290,6 @@ def start_broker() -> Iterator[Callable[..., ScriptedBroker]]:
     assert [defect for broker in brokers for defect in broker.defects] == []
 
 
-@pytest.fixture(params=[False, True], ids=["calls", "pipelines"])
-def either_broker(
-    request: pytest.FixtureRequest, start_broker: Callable[..., ScriptedBroker]
-) -> ScriptedBroker:
-    """One that knows no pipelines, and one that does: nobody can tell."""
-    return start_broker(pipelines=request.param)
-
-
 @pytest.fixture
 def broker(start_broker: Callable[..., ScriptedBroker]) -> ScriptedBroker:
     return start_broker()

@@ -21,11 +21,6 @@ CALLERS = 64
 PATIENCE_S = 60
 
 
-@pytest.fixture
-def broker(either_broker):
-    return either_broker
-
-
 class Interrupted(Exception):
     """What a signal handler raises."""
 

@@ -16,11 +16,6 @@ REASON = messages_pb2.ErrorReason
 
 
 @pytest.fixture
-def broker(either_broker):
-    return either_broker
-
-
-@pytest.fixture
 def client(broker):
     with fila.Client(broker.target, timeout=PATIENCE_S) as client:
         yield client
@@ -138,7 +133,6 @@ def test_nothing_is_sent_after_a_request_that_failed(broker, client, wire):
 
 
 def test_a_broker_that_knows_no_grants_is_asked_once(broker, client, wire):
-    broker.has_pipelines = False  # a broker that has them has grants
     deliver(broker, wire, 2, 2)
     broker.script("SettleGrants", wire.refuse(grpc.StatusCode.UNIMPLEMENTED, "what?"))
     for _ in range(2):

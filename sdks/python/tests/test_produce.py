@@ -11,11 +11,6 @@ from fila import EnqueueMessage, _wire
 from fila.v1 import messages_pb2, service_pb2
 
 
-@pytest.fixture
-def broker(either_broker):
-    return either_broker
-
-
 def sent(broker, method="EnqueueBatch"):
     return [message for call in broker.calls(method) for message in call.request.messages]
 
@@ -245,7 +240,6 @@ def test_an_enqueue_with_an_idempotency_key_is_sent_until_the_broker_is_back(
     broker, client, wire, monkeypatch
 ):
     monkeypatch.setattr("random.random", lambda: 1.0)
-    broker.has_pipelines = False  # where the client alone knows the deadline
     failing(broker, wire, times=3)
     assert client.enqueue("orders", None, b"x", idempotency_key="k").startswith("x#")
     assert [message.idempotency_key for message in sent(broker)] == ["k"] * 4

@@ -327,6 +327,26 @@ async def test_a_key_that_a_hook_chooses_is_told_at_delivery(run: Run) -> None:
     assert dict(broker.span().attributes or {})["fairness_key"] == "chosen"
 
 
+async def test_each_request_of_a_pipeline_has_the_span_of_its_call(run: Run) -> None:
+    broker = await run(1.0)
+    stub: Any = broker.channel.stream_stream("/fila.v1.FilaService/Pipeline", None, None)
+    pipeline = stub(metadata=(("traceparent", traceparent(9, 9)),))
+    for n in (1, 2):
+        batch = EnqueueBatchRequest(messages=[message(traceparent(1, n))])
+        request = service_pb2.PipelineRequest(enqueue=batch)
+        await pipeline.write(request.SerializeToString())
+        await pipeline.read()
+        # The message's sender, not who opened the stream.
+        span = broker.span()
+        assert span.name == "enqueue q" and context_of(span) == (1, n)
+    request = service_pb2.PipelineRequest(ack=service_pb2.AckBatchRequest())
+    await pipeline.write(request.SerializeToString())
+    await pipeline.read()
+    assert broker.span().name == "ack"
+    await pipeline.done_writing()
+    assert await pipeline.code() is grpc.StatusCode.OK
+
+
 async def test_empty_answers_and_batches(run: Run) -> None:
     broker = await run(1.0)
     await broker.receive()

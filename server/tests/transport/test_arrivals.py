@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fila_server.rpc.method import Method
+from fila_server.errors import FilaError, Overloaded
+from fila_server.rpc.method import Conversation, Method, bidi
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.rim import Rim
 from server.tests.rpc.http2 import Connection
@@ -188,3 +189,48 @@ async def test_a_call_without_a_request(start: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await method(iter(()), timeout=LIMIT_S)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# --- Calls that bring many ------------------------------------------------------------------------
+
+
+async def test_requests_of_a_conversation_take_up_their_bytes_until_they_are_answered(
+    start: Callable[[int], Any],
+) -> None:
+    sizes: Sizes = await start(MIB)
+    taken: list[int] = []
+
+    async def converse(_: None, call: Conversation) -> None:
+        bodies: list[bytes | FilaError] = []
+        while len(bodies) < 3:
+            try:
+                bodies.append(await call.read() or b"")
+            except Overloaded as error:
+                bodies.append(error)
+            taken.append(sizes.arrivals.taken)
+        for body in bodies:
+            await call.reply(b"full" if isinstance(body, FilaError) else b"%d" % len(body))
+            taken.append(sizes.arrivals.taken)
+        assert await call.read() is None
+
+    server = grpc.aio.server()
+    handlers = Rim(sizes.arrivals).handlers([bidi("/test.Talks/Talk", converse)])
+    server.add_generic_rpc_handlers((handlers,))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        call: Any = channel.stream_stream("/test.Talks/Talk", None, None)()
+        for size in (600_000, 700_000, 100):
+            await call.write(bytes(size))
+        answers = [await call.read() for _ in range(3)]
+        assert answers == [b"600000", b"full", b"100"]
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        assert taken == [600_000, 600_000, 600_100, 100, 100, 0]
+        # A client that leaves gives back what was not answered.
+        call = channel.stream_stream("/test.Talks/Talk", None, None)()
+        await call.write(bytes(1000))
+        await eventually(lambda: sizes.arrivals.taken == 1000)
+        call.cancel()
+        await eventually(lambda: sizes.arrivals.taken == 0)
+    await server.stop(0)

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -167,11 +167,6 @@ class Connection(Endpoint):
             self._channel = grpc.insecure_channel(self.target, options=self.options)
         else:
             self._channel = grpc.secure_channel(self.target, self.credentials, options=self.options)
-        self._pipelines = _pipeline.Pipelines(self, self._open_pipeline)
-
-    def _open_pipeline(self, requests: Iterator[bytes]) -> Any:
-        stub = self._channel.stream_stream(_pipeline.METHOD, None, None)
-        return self._guarded(lambda: stub(requests, metadata=self.metadata({})))
 
     def call(self, call: Call[T], timeout: float | None) -> T:
         """Sends one call and reads its answer. Raises what it failed with."""
@@ -195,11 +190,6 @@ class Connection(Endpoint):
         """Sends one encoded request and waits for the answer."""
         self.check_open()
         self.check_time(timeout)
-        deadline = time.monotonic() + timeout
-        answer = self._pipelines.send(method, request, timeout, trace)
-        if answer is not None:
-            return answer
-        timeout = deadline - time.monotonic()
         stub = self._stubs.get(method)
         if stub is None:
             stub = self._channel.unary_unary(method, None, response.FromString)
@@ -255,10 +245,10 @@ class AsyncConnection(Endpoint):
         self._channel: grpc.aio.Channel | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._courtesies: set[asyncio.Task[None]] = set()
-        self._pipelines = _pipeline.AsyncPipelines(self, self._open_pipeline, self.spawn)
+        self._pipelines = _pipeline.Pipelines(self, self._open_pipeline, self.spawn)
 
     def _open_pipeline(self) -> Any:
-        stub = self._open_channel().stream_stream(_pipeline.METHOD, None, None)
+        stub: Any = self._open_channel().stream_stream(_pipeline.METHOD, None, None)
         return stub(metadata=self.metadata({}))
 
     def _open_channel(self) -> "grpc.aio.Channel":

@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 # ruff: noqa: ASYNC109 - a deadline travels with the request, so it is an argument
-"""Batch calls over long-lived streams, for a fraction of what a call of its own costs.
+"""Batch calls over long-lived streams, for less than what a call of its own costs.
 
-A client has one pipeline for enqueues and one for settlements, so that neither waits for the other.
-Answers come in the order of the requests. A request is *handed over* when gRPC has it: until then
-it can be taken back, and goes to the next stream if this one ends; from then on nobody knows
-whether the broker has seen it. docs/internals/sdks.md has the rules.
+An awaiting client has one pipeline for enqueues and one for settlements, so that neither waits for
+the other. Answers come in the order of the requests. A request is *handed over* when gRPC has it:
+until then it can be taken back, and goes to the next stream if this one ends; from then on nobody
+knows whether the broker has seen it. docs/internals/sdks.md has the rules.
 
-A blocking caller waits for its own answer, and for no thread of ours but the one that reads. This
+Blocking clients send calls: grpc's streams take two threads there, which cost what they save. This
 module knows how requests travel, and nothing of what they are for.
 """
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from google.protobuf.message import Message as ProtobufMessage
 
 from fila import _wire, errors
 from fila.errors import (
@@ -34,6 +31,8 @@ from fila.errors import (
     UnimplementedError,
 )
 from fila.v1.service_pb2 import PipelineRequest, PipelineResponse
+
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # only in the stubs
 
 METHOD = _wire.service_method("Pipeline")
 # A broker ends a stream whose message exceeds its limit. A larger request is one large message.
@@ -52,12 +51,18 @@ class _Route(NamedTuple):
     is_enqueue: bool
 
 
-_ROUTES = {
-    _wire.service_method(field.message_type.name.removesuffix("Request")): _Route(
-        field.name, field.number << 3 | 2, field.name == "enqueue"
-    )
-    for field in PipelineRequest.DESCRIPTOR.fields
-}
+def _routes() -> Mapping[str, _Route]:
+    """How each call's requests are marked, by its method."""
+    fields: Any = PipelineRequest.DESCRIPTOR.fields
+    return {
+        _wire.service_method(field.message_type.name.removesuffix("Request")): _Route(
+            field.name, field.number << 3 | 2, field.name == "enqueue"
+        )
+        for field in fields
+    }
+
+
+_ROUTES = _routes()
 
 
 class _NotHandedOverError(Exception):
@@ -134,155 +139,7 @@ def _fits(request: bytes, trace: Mapping[str, str]) -> bool:
     return not trace and len(request) <= _REQUEST_BYTES_MAX
 
 
-# --- For threads ----------------------------------------------------------------------------------
-
-
 class _Waiter:
-    """A request of a blocked caller. What can change is guarded by its stream's lock."""
-
-    __slots__ = ("data", "is_gone", "is_handed_over", "outcome", "woken")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.is_gone = False
-        self.is_handed_over = False
-        self.outcome: bytes | Exception | None = None
-        self.woken = threading.Lock()
-        self.woken.acquire()
-
-    def settle(self, outcome: bytes | Exception) -> None:
-        if self.outcome is None:
-            self.outcome = outcome
-            self.woken.release()
-
-
-class _Stream:
-    """One stream, from its opening to its end, and the thread that reads its answers."""
-
-    def __init__(self, endpoint: Endpoint, open_stream: Callable[[Iterator[bytes]], Any]) -> None:
-        self._endpoint = endpoint
-        self._lock = threading.Lock()
-        self._outgoing: SimpleQueue[_Waiter | None] = SimpleQueue()
-        self._handed_over: deque[_Waiter] = deque()
-        self._has_answered = False
-        self._failure: FilaError | None = None
-        self.is_ended = False
-        self._call = open_stream(self._requests())
-        threading.Thread(target=self._read, name="fila-pipeline", daemon=True).start()
-
-    def ask(self, data: bytes, timeout: float) -> bytes:
-        waiter = _Waiter(data)
-        try:
-            with self._lock:
-                if self.is_ended:
-                    raise self._refusal()
-                self._outgoing.put(waiter)
-            waiter.woken.acquire(timeout=timeout)
-        finally:
-            # However a caller leaves, a signal handler that raises included, what gRPC has not
-            # taken by then is never sent.
-            waiter.is_gone = True
-        with self._lock:
-            outcome = waiter.outcome
-            if outcome is None:
-                outcome = _late(waiter.is_handed_over)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def give_up(self, failure: FilaError) -> None:
-        """Ends it, for all that wait."""
-        with self._lock:
-            self.is_ended = True
-            self._failure = failure
-        self._call.cancel()
-
-    def _requests(self) -> Iterator[bytes]:
-        """What gRPC sends, as it has room for it."""
-        for waiter in iter(self._outgoing.get, None):
-            with self._lock:
-                if waiter.is_gone:
-                    continue
-                if self.is_ended:
-                    waiter.settle(self._refusal())
-                    continue
-                waiter.is_handed_over = True
-                self._handed_over.append(waiter)
-            yield waiter.data
-
-    def _read(self) -> None:
-        try:
-            for answer in self._call:
-                with self._lock:
-                    if not self._handed_over:
-                        self._failure = _GarbledError("an answer to nothing").failure
-                        self._call.cancel()
-                        break
-                    self._has_answered = True
-                    self._handed_over.popleft().settle(answer)
-        except grpc.RpcError as error:
-            self._failure = self._failure or self._endpoint.failure(error)
-        with self._lock:
-            self.is_ended = True
-            for waiter in self._handed_over:
-                waiter.settle(_ending(self._failure))
-            self._handed_over.clear()
-            with contextlib.suppress(Empty):
-                while (left := self._outgoing.get_nowait()) is not None:
-                    left.settle(self._refusal())
-        self._outgoing.put(None)  # gRPC's own thread waits for the next
-
-    def _refusal(self) -> Exception:
-        """What a request that was not handed over fails with."""
-        return _ending(self._failure, is_final=not self._has_answered)
-
-
-class Pipelines:
-    """The pipelines of a blocking client."""
-
-    def __init__(self, endpoint: Endpoint, open_stream: Callable[[Iterator[bytes]], Any]) -> None:
-        self._endpoint = endpoint
-        self._open_stream = open_stream
-        self._lock = threading.Lock()
-        self._streams: dict[bool, _Stream] = {}
-        self._is_known = True  # until the broker says otherwise
-
-    def send(
-        self, method: str, request: bytes, timeout: float, trace: Mapping[str, str]
-    ) -> ProtobufMessage | None:
-        """Sends a batch and returns its answer; None if it has to travel as a call of its own."""
-        route = _ROUTES.get(method)
-        if route is None or not self._is_known or not _fits(request, trace):
-            return None
-        deadline = time.monotonic() + timeout
-        data = _packed(route, request)
-        while True:
-            stream = self._stream(route.is_enqueue)
-            try:
-                answer = stream.ask(data, max(0, deadline - time.monotonic()))
-            except _NotHandedOverError:
-                continue
-            except _NoPipelinesError:
-                self._is_known = False
-                return None
-            try:
-                return _unpacked(route, answer)
-            except _GarbledError as error:
-                stream.give_up(error.failure)
-                raise error.failure from None
-
-    def _stream(self, is_enqueue: bool) -> _Stream:
-        with self._lock:
-            stream = self._streams.get(is_enqueue)
-            if stream is None or stream.is_ended:
-                stream = self._streams[is_enqueue] = _Stream(self._endpoint, self._open_stream)
-            return stream
-
-
-# --- For event loops ------------------------------------------------------------------------------
-
-
-class _AsyncWaiter:
     """A request of an awaiting caller."""
 
     __slots__ = ("data", "future", "is_handed_over")
@@ -304,7 +161,7 @@ class _AsyncWaiter:
             self.future.set_result(answer)
 
 
-class _AsyncStream:
+class _Stream:
     """One stream, from its opening to its end.
 
     Tasks of its own write and read: a caller that is cancelled while it does either would take the
@@ -314,8 +171,8 @@ class _AsyncStream:
     def __init__(self, endpoint: Endpoint, call: Any) -> None:
         self._endpoint = endpoint
         self._call = call
-        self._outgoing: deque[_AsyncWaiter] = deque()
-        self._handed_over: deque[_AsyncWaiter] = deque()
+        self._outgoing: deque[_Waiter] = deque()
+        self._handed_over: deque[_Waiter] = deque()
         self._asked = asyncio.Event()
         self._is_writing = False
         self._has_answered = False
@@ -323,7 +180,7 @@ class _AsyncStream:
         self.is_ended = False
 
     async def ask(self, data: bytes, timeout: float) -> bytes:
-        waiter = _AsyncWaiter(data)
+        waiter = _Waiter(data)
         self._outgoing.append(waiter)
         self._asked.set()
         timer = asyncio.get_running_loop().call_later(timeout, waiter.expire)
@@ -339,10 +196,12 @@ class _AsyncStream:
         self._call.cancel()
 
     async def write(self) -> None:
-        # The broker says at once that the stream is open.
-        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            await self._call.initial_metadata()
-            await self._write_all()
+        try:
+            with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.CancelledError):
+                await self._call.initial_metadata()  # the broker says at once that it is open
+                await self._write_all()
+        finally:
+            self._call.cancel()  # unless it is over: nobody writes any more
 
     async def _write_all(self) -> None:
         while not self.is_ended:
@@ -365,7 +224,7 @@ class _AsyncStream:
     async def read(self) -> None:
         failure: FilaError | None = None
         try:
-            while (answer := await self._call.read()) is not grpc.aio.EOF:
+            while (answer := await self._call.read()) is not _EOF:
                 if not self._handed_over:
                     failure = _GarbledError("an answer to nothing").failure
                     break
@@ -389,7 +248,7 @@ class _AsyncStream:
             self._asked.set()
 
 
-class AsyncPipelines:
+class Pipelines:
     """The pipelines of an awaiting client.
 
     grpc.aio forgets a stream's status if it finds a write under way. So whether the broker knows
@@ -406,14 +265,14 @@ class AsyncPipelines:
         self._endpoint = endpoint
         self._open_stream = open_stream
         self._spawn = spawn
-        self._streams: dict[bool, _AsyncStream] = {}
+        self._streams: dict[bool, _Stream] = {}
         self._is_known = False
         self._question: Any = None  # the stream that asks
         self._has_asked = False
 
     async def send(
         self, method: str, request: bytes, timeout: float, trace: Mapping[str, str]
-    ) -> ProtobufMessage | None:
+    ) -> Any:
         """Sends a batch and returns its answer; None if it has to travel as a call of its own."""
         route = _ROUTES.get(method)
         if route is None or not _fits(request, trace):
@@ -443,7 +302,8 @@ class AsyncPipelines:
     async def _ask(self) -> None:
         self._question = self._open_stream()
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            await self._question.done_writing()
+            with contextlib.suppress(grpc.aio.BaseError):  # it may have been refused already
+                await self._question.done_writing()
             status = await self._question.code()
             self._is_known = status is grpc.StatusCode.OK
             # Any other failure is about the moment, and the next batch asks again.
@@ -455,10 +315,10 @@ class AsyncPipelines:
         for stream in self._streams.values():
             stream.give_up()
 
-    def _stream(self, is_enqueue: bool) -> _AsyncStream:
+    def _stream(self, is_enqueue: bool) -> _Stream:
         stream = self._streams.get(is_enqueue)
         if stream is None or stream.is_ended:
-            stream = _AsyncStream(self._endpoint, self._open_stream())
+            stream = _Stream(self._endpoint, self._open_stream())
             self._streams[is_enqueue] = stream
             self._spawn(stream.read())
             self._spawn(stream.write())
