@@ -2,6 +2,7 @@
 """Batches travel through pipelines, and no caller can tell: deadlines, retries, errors, closing."""
 
 import asyncio
+import contextlib
 import threading
 from contextlib import asynccontextmanager
 
@@ -160,6 +161,38 @@ async def test_who_gives_up_leaves_the_stream_to_the_others(broker):
         go_on.set()
         assert await client.enqueue("orders", None, b"quick") == "quick"
     assert broker.pipelines == 1
+
+
+@pytest.mark.asyncio
+async def test_no_more_than_a_bound_is_unanswered_and_the_rest_follows(broker):
+    go_on = threading.Event()
+    taken = []
+
+    def slow(requests, context):
+        def take():
+            with contextlib.suppress(grpc.RpcError):  # the client leaves
+                taken.extend(payloads(request) for request in requests)
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        go_on.wait(PATIENCE_S)
+        for number in range(100):
+            broker.wait_for(lambda number=number: len(taken) > number)
+            yield stored(taken[number][0].decode())
+        reader.join(PATIENCE_S)
+
+    broker.script("Pipeline", slow)
+    async with connected(broker) as client:
+        calls = [
+            asyncio.create_task(client.enqueue_many([fila.EnqueueMessage("q", None, b"%d" % n)]))
+            for n in range(100)
+        ]
+        await asyncio.to_thread(broker.wait_for, lambda: len(taken) >= 64)
+        await asyncio.sleep(0.2)
+        assert len(taken) == 64
+        go_on.set()
+        found = [outcome.message_id for (outcome,) in await asyncio.gather(*calls)]
+        assert found == [str(n) for n in range(100)]
 
 
 # --- Streams that end -----------------------------------------------------------------------------

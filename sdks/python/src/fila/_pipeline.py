@@ -38,6 +38,10 @@ METHOD = _wire.service_method("Pipeline")
 # A broker ends a stream whose message exceeds its limit. A larger request is one large message.
 _REQUEST_BYTES_MAX = _wire.BATCH_BYTES_MAX
 
+# Of one stream. The broker reads fewer ahead; more would only wait there, and a broker takes
+# hundreds of small messages that nobody reads yet for a flood.
+_UNANSWERED_MAX = 64
+
 _NOT_SENT = "the deadline passed before the request was sent"
 _NOT_ANSWERED = "no answer came in time; the outcome is unknown"
 _ENDED = "the broker ended the stream; the outcome is unknown"
@@ -205,7 +209,7 @@ class _Stream:
 
     async def _write_all(self) -> None:
         while not self.is_ended:
-            if not self._outgoing:
+            if not self._outgoing or len(self._handed_over) >= _UNANSWERED_MAX:
                 self._asked.clear()
                 await self._asked.wait()
                 continue
@@ -230,6 +234,8 @@ class _Stream:
                     break
                 self._has_answered = True
                 self._handed_over.popleft().settle(answer)
+                if self._outgoing:  # it may have waited for room
+                    self._asked.set()
         except grpc.RpcError as error:
             failure = self._endpoint.failure(error)
             if self._is_writing and failure.code == "INTERNAL" and failure.reason is None:
