@@ -19,12 +19,10 @@ use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use prost::Message;
-use prost::bytes::{Buf, BufMut};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::{Grpc, ServerStreamingService, StreamingService};
@@ -34,6 +32,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::proto;
 use crate::proto::pipeline_request::Call;
+use crate::raw::Raw;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Script = Arc<dyn Fn(Seen, Out) -> BoxFuture<()> + Send + Sync>;
@@ -487,44 +486,5 @@ fn parsed_timeout(text: &str) -> Duration {
         "S" => Duration::from_secs(number),
         "M" => Duration::from_secs(number * 60),
         _ => Duration::from_secs(number * 3600),
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self {
-        *self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let mut item = vec![0; from.remaining()];
-        from.copy_to_slice(&mut item);
-        Ok(Some(item))
     }
 }

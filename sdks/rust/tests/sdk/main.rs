@@ -11,6 +11,7 @@ mod errors;
 mod grants;
 mod pipeline;
 mod produce;
+mod raw;
 mod throttle;
 mod tls;
 #[cfg(feature = "otel")]

@@ -54,7 +54,12 @@ where
     broker.on_pipeline(move |requests, out| {
         let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
         let script = Arc::clone(&script);
-        async move { if is_first { script(requests, out).await } else { echo(requests, out).await } }
+        async move {
+            match is_first {
+                true => script(requests, out).await,
+                false => echo(requests, out).await,
+            }
+        }
     });
 }
 
@@ -128,7 +133,7 @@ async fn an_error_is_that_of_the_call_and_the_stream_goes_on() {
     let (broker, old) = (Broker::start(), Broker::start().without_pipelines());
     let client =
         |broker: &Broker| Client::builder().target(broker.target()).api_key("secret-key").connect();
-    let (client, unary) = (client(&broker).await.unwrap(), client(&old).await.unwrap());
+    let unary = client(&old).await.unwrap();
     let reasons = (1..).map_while(|number| proto::ErrorReason::try_from(number).ok());
     for reason in reasons {
         broker.on_pipeline(move |mut requests, out| async move {
@@ -138,8 +143,7 @@ async fn an_error_is_that_of_the_call_and_the_stream_goes_on() {
                 out.send(&answered(Answer::Error(error)));
             }
         });
-        let client = Client::builder().target(broker.target()).api_key("secret-key");
-        let client = client.connect().await.unwrap();
+        let client = client(&broker).await.unwrap();
         let opened = broker.pipelines().len();
         let error = client.ack("orders", "m", None).await.unwrap_err();
         let name = reason.as_str_name().trim_start_matches("ERROR_REASON_");
@@ -149,7 +153,6 @@ async fn an_error_is_that_of_the_call_and_the_stream_goes_on() {
         client.ack("orders", "m", None).await.unwrap_err();
         assert_eq!(broker.pipelines().len(), opened + 1, "{name}");
     }
-    drop(client);
 }
 
 fn code_named(name: &str) -> Code {
