@@ -115,10 +115,8 @@ final class Connection {
   /** Sends one call, batches through pipelines. Its answer is a value or a FilaException. */
   <Q, A, T> CompletableFuture<T> send(
       Call<Q, A, T> call, Deadline deadline, Map<String, String> trace) {
-    Piped<Q, A> piped = Piped.of(call.method());
-    // A trace is metadata, which a stream has only once. One that is late is refused by gRPC.
-    boolean isPiped = piped != null && hasPipelines && trace.isEmpty() && !deadline.isExpired();
-    if (isPiped && !isClosed) {
+    Piped<Q, A> piped = mayBePiped(call, deadline, trace) ? Piped.of(call.method()) : null;
+    if (piped != null) {
       PipelineRequest message = piped.wrap(call.request());
       // A broker may refuse a large message by ending the stream.
       if (message.getSerializedSize() <= BatchRpc.BYTES_MAX) {
@@ -126,6 +124,16 @@ final class Connection {
       }
     }
     return sendAlone(call, deadline, trace);
+  }
+
+  private boolean mayBePiped(Call<?, ?, ?> call, Deadline deadline, Map<String, String> trace) {
+    // A trace is metadata, which a stream has only once. Who is late is refused by gRPC. The name
+    // is looked at first because a first call should not have to load what it has no use for.
+    return FilaServiceGrpc.SERVICE_NAME.equals(call.method().getServiceName())
+        && hasPipelines
+        && trace.isEmpty()
+        && !isClosed
+        && !deadline.isExpired();
   }
 
   /** Sends one call that is no part of a stream. */
