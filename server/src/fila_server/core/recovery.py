@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fila_server.core.admin import api_keys
 from fila_server.core.clock import NS_PER_MS, Now
-from fila_server.core.schedule.message import Grant, Message, token_of
+from fila_server.core.schedule.message import Grant, Message, Origin, token_of
 from fila_server.core.schedule.queue import Queue
 from fila_server.core.traffic.definition import configure
 from fila_server.core.traffic.delivery import store_lease
@@ -245,7 +245,7 @@ def _messages(state: State, queue: Queue, leased: dict[bytes, Grant], turn: Turn
             else:
                 places.insert(lane, number, number)
             continue
-        message = _message(key, body, lane, stamp, retry)
+        message = _message(number, body, lane, stamp, retry)
         if head.expires_at_ns:
             since_ns = head.expires_at_ns - records.stamp_ns(stamp)
             meant_ns = head.ttl_ms * NS_PER_MS or since_ns
@@ -275,8 +275,8 @@ def _lane(state: State, queue: Queue, head: Head, now: Now) -> Lane:
     return state.places.lane(queue, head.fairness_key, head.weight, lane_key, now.mono_ns)
 
 
-def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
-    message = Message(key, records.body_id(body), None, lane, stamp, records.key_number(key))
+def _message(number: int, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
+    message = Message(number, None, lane, Origin(stamp, records.cut(body)[0]))
     if retry is not None:
         message.attempt = retry.attempt_count
         message.order = retry.order

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fila_server.core.wire.records import ID_TAG, id_text, message_key
+
 if TYPE_CHECKING:
     from fila_server.core.schedule.consumer import Consumer
     from fila_server.core.schedule.lane import Lane
@@ -27,30 +29,43 @@ class Extra:
         self.has_retry = False  # a RETRIES record exists: attempts, place, errors
 
 
-class Message:
-    """One stored message.
+class Origin:
+    """What the messages of one group share: when they came, and the front of their ids."""
 
-    `body` is its encoding as it will be sent; None while only the disk has it.
+    __slots__ = ("id_field", "id_prefix", "stamp")
+
+    def __init__(self, stamp: bytes, id_field: bytes) -> None:
+        self.stamp = stamp  # enqueued_at, as records.stamp encodes it
+        self.id_field = id_field  # as it begins in a body
+        self.id_prefix = id_field[len(ID_TAG) :].decode("ascii")
+
+
+class Message:
+    """One stored message that was picked, or is not like most. Others wait without an object.
+
+    `content` is headers and payload as they will be sent; None while only the disk has them.
     """
 
-    __slots__ = ("attempt", "body", "extra", "grant", "id", "key", "lane", "order", "stamp")
+    __slots__ = ("attempt", "content", "extra", "grant", "lane", "number", "order", "origin")
 
-    def __init__(
-        self, key: bytes, id: str, body: bytes | None, lane: Lane, stamp: bytes, order: int
-    ) -> None:
-        self.key = key  # in the MESSAGES column
-        self.id = id
-        self.body = body
+    def __init__(self, number: int, content: bytes | None, lane: Lane, origin: Origin) -> None:
+        self.number = number
+        self.content = content
         self.lane = lane
-        self.stamp = stamp  # enqueued_at, as records.stamp encodes it
-        self.order = order  # place in the lane
+        self.origin = origin
+        self.order = number  # place in the lane
         self.attempt = 0
         self.grant: Grant | None = None
         self.extra: Extra | None = None
 
     @property
-    def number(self) -> int:
-        return int.from_bytes(self.key[4:], "big")
+    def id(self) -> str:
+        return id_text(self.origin.id_prefix, self.number)
+
+    @property
+    def key(self) -> bytes:
+        """Return its key in the MESSAGES column."""
+        return message_key(self.lane.key.queue.number, self.number)
 
     def details(self) -> Extra:
         """Return the extra part, making it when the message has none yet."""

@@ -110,7 +110,7 @@ def requeue(
         if message.is_mortal:
             places.insert(lane, message.order, message)
         else:
-            places.append(lane, message)
+            places.append(lane, message.order, message)
     turn.batch.put(Column.RETRIES, message.key, retry.SerializeToString())
 
 
@@ -186,7 +186,7 @@ def end_lives(state: State, turn: Turn, limit: int) -> None:
         queue = lane.key.queue
         if message.grant is not None or queue.is_deleted:
             continue  # a failed delivery looks at the time to live by itself
-        if queue.delayed.get(message.id) is message:
+        if queue.delayed.get(message.number) is message:
             places.undelay(message)
         elif places.remove(lane, message.order) is None:
             continue
