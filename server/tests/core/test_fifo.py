@@ -49,7 +49,7 @@ class FifoModel(RuleBasedStateMachine):
                 kept = b"%d" % self.next
             elif kind == "message":
                 kept = Message(self.next + 1_000_000, None, self.lane, origin)
-                kept.order = self.next
+                kept.details().order = self.next
             shared = origin if kind == "hot" else None
             self.fifo.append(self.next, kept, shared)
             self.model.append((self.next, kept, shared))

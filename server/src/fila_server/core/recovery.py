@@ -2,7 +2,7 @@
 """Rebuilding memory from what is stored: queues, pending, delayed and leased messages, limits.
 
 Payloads stay on disk. A plain pending message becomes a number in its lane, so a million of them
-cost seconds and tens of megabytes.
+cost seconds and some nine megabytes.
 
 Deadlines are stored by the wall clock, which may be behind by years when a machine starts. So each
 is bounded by how long it was meant to last.
@@ -278,7 +278,8 @@ def _lane(state: State, queue: Queue, head: Head, now: Now) -> Lane:
 def _message(number: int, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
     message = Message(number, None, lane, Origin(stamp, records.cut(body)[0]))
     if retry is not None:
-        message.attempt = retry.attempt_count
-        message.order = retry.order
-        message.details().has_retry = True
+        extra = message.details()
+        extra.attempt = retry.attempt_count
+        extra.order = retry.order
+        extra.has_retry = True
     return message

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 class Extra:
     """What most messages do not have. Kept apart so that the common message stays small."""
 
-    __slots__ = ("due_at_ns", "due_ns", "ends_ns", "expires_ns", "has_retry")
+    __slots__ = ("attempt", "due_at_ns", "due_ns", "ends_ns", "expires_ns", "has_retry", "order")
 
     def __init__(self) -> None:
+        self.order = 0  # place in the lane; 0 when that is its number
+        self.attempt = 0
         self.due_ns = 0  # wall clock: delayed until then; 0 when not delayed
         self.due_at_ns = 0  # the same on the monotonic clock, which decides
         self.expires_ns = 0  # wall clock: dropped then; 0 without a time to live
@@ -46,15 +48,13 @@ class Message:
     `content` is headers and payload as they will be sent; None while only the disk has them.
     """
 
-    __slots__ = ("attempt", "content", "extra", "grant", "lane", "number", "order", "origin")
+    __slots__ = ("content", "extra", "grant", "lane", "number", "origin")
 
     def __init__(self, number: int, content: bytes | None, lane: Lane, origin: Origin) -> None:
         self.number = number
         self.content = content
         self.lane = lane
         self.origin = origin
-        self.order = number  # place in the lane
-        self.attempt = 0
         self.grant: Grant | None = None
         self.extra: Extra | None = None
 
@@ -66,6 +66,16 @@ class Message:
     def key(self) -> bytes:
         """Return its key in the MESSAGES column."""
         return message_key(self.lane.key.queue.number, self.number)
+
+    @property
+    def order(self) -> int:
+        """Return its place in the lane."""
+        return self.number if self.extra is None else self.extra.order or self.number
+
+    @property
+    def attempt(self) -> int:
+        """Return how often it has failed."""
+        return 0 if self.extra is None else self.extra.attempt
 
     def details(self) -> Extra:
         """Return the extra part, making it when the message has none yet."""

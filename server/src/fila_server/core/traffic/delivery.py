@@ -213,12 +213,13 @@ def _recall(messages: list[Message], past: dict[Message, bytes], turn: Turn) -> 
     turn.units += len(failed)
     values = turn.batch.get_many(Column.RETRIES, [message.key for message in failed])
     for message, value in zip(failed, values, strict=True):
+        extra = message.details()
         if value is None:  # somebody enqueued it where dead letters go
-            message.details().has_retry = False
+            extra.has_retry = False
             continue
         retry = Retry.FromString(value)
-        message.attempt = retry.attempt_count
-        past[message] = frames.retry_fields(message.attempt, retry.last_error, retry.failures)
+        extra.attempt = retry.attempt_count
+        past[message] = frames.retry_fields(extra.attempt, retry.last_error, retry.failures)
 
 
 def _lease(

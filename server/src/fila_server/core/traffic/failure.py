@@ -97,9 +97,10 @@ def requeue(
     """
     now = turn.now
     retry = _retry(state, message, attempts, error, cause, turn)
-    message.attempt = attempts
-    message.order = retry.order = state.number()
-    message.details().has_retry = True
+    extra = message.details()
+    extra.attempt = attempts
+    extra.order = retry.order = state.number()
+    extra.has_retry = True
     if delay_ms:
         retry.delay_ms = delay_ms
         retry.deliver_at_ns = now.wall_ns + delay_ms * NS_PER_MS

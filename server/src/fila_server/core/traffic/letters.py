@@ -92,8 +92,9 @@ def redrive(
         expires_ns = turn.now.wall_ns + target.default_ttl_ms * NS_PER_MS
     number = records.key_number(key)
     message = Message(number, None, lane, Origin(stamp, records.cut(body)[0]))
-    message.order = state.number()
-    message.details().has_retry = True
+    extra = message.details()
+    extra.order = state.number()
+    extra.has_retry = True
     again = Retry(order=message.order, last_error=retry.last_error, failures=retry.failures)
     turn.batch.delete(Column.MESSAGES, key)
     turn.batch.delete(Column.RETRIES, key)
