@@ -4,7 +4,18 @@
 import argparse
 import sys
 
-from bench import backup, fairness, labels, lifecycle, pages, restart, telemetry, turns
+from bench import (
+    backup,
+    curve,
+    fairness,
+    labels,
+    lifecycle,
+    memory,
+    pages,
+    restart,
+    telemetry,
+    turns,
+)
 from bench.peers import command as peers
 
 MEASUREMENTS = {
@@ -12,6 +23,8 @@ MEASUREMENTS = {
     "fairness": fairness,
     "turns": turns,
     "labels": labels,
+    "memory": memory,
+    "curve": curve,
     "restart": restart,
     "backup": backup,
     "pages": pages,
@@ -25,6 +38,8 @@ EXAMPLES = """examples:
   nox -s bench -- fairness                       what fairness, throttling and hooks cost
   nox -s bench -- turns                          how long one call can hold up all others
   nox -s bench -- labels                         what metrics show of a million keys
+  nox -s bench -- memory                         what a message takes in memory
+  nox -s bench -- curve                          what a message costs as backlog and keys grow
   nox -s bench -- restart --messages 1000000     how long a restart with a backlog takes
   nox -s bench -- backup                         how long a backup holds up everybody
   nox -s bench -- pages                          what open pages of the dashboard cost

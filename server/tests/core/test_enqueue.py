@@ -9,7 +9,6 @@ import uuid
 import pytest
 
 from fila_server.config import LuaConfig
-from fila_server.core.schedule.message import Message
 from fila_server.errors import InvalidArgument, MessageTooLarge, QueueFull, QueueNotFound
 from fila_server.runtime.hooks import compile_hooks
 from fila_server.storage.api import Column
@@ -169,7 +168,7 @@ def test_memory_keeps_the_numbers_only_of_a_large_backlog() -> None:
     h.create("q")
     ids = [h.enqueue("q", bytes(200)) for _ in range(50)]
     (lane,) = h.broker.state.queues["q"].keys["default"].lanes.values()
-    hot = [message for message in lane.messages if isinstance(message, Message)]
+    hot = [content for _, content in lane.fifo if content is not None]
     assert 3 < len(hot) < 10
     assert h.broker.state.places.hot_bytes < 2000
     received = h.receive("q", 50)

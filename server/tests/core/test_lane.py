@@ -10,10 +10,13 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fila.v1.admin_pb2 import QueueConfig
-from fila_server.core.schedule.lane import FairnessKey, Lane, Waiting, order_of
-from fila_server.core.schedule.message import Message
+from fila_server.core.schedule.fifo import Waiting
+from fila_server.core.schedule.lane import FairnessKey, Lane, order_of
+from fila_server.core.schedule.message import Message, Origin
 from fila_server.core.schedule.queue import Queue
-from fila_server.core.wire.records import PLAIN, message_key
+from fila_server.core.wire.records import PLAIN
+
+ORIGIN = Origin(b"y" + bytes(8), b"\n$" + b"0" * 24)
 
 
 def lane() -> Lane:
@@ -22,7 +25,7 @@ def lane() -> Lane:
 
 
 def message(of: Lane, order: int) -> Message:
-    return Message(message_key(1, order), f"m{order}", None, of, b"", order)
+    return Message(order, None, of, ORIGIN)
 
 
 class LaneModel(RuleBasedStateMachine):
@@ -46,7 +49,8 @@ class LaneModel(RuleBasedStateMachine):
     @rule(is_cold=st.booleans(), step=st.integers(1, 3))
     def append(self, is_cold: bool, step: int) -> None:
         self.next += step
-        self.lane.messages.append(self.waiting(self.next, is_cold))
+        kept = None if is_cold else message(self.lane, self.next)
+        self.lane.fifo.append(self.next, kept, None)
         self.orders.append(self.next)
 
     @rule(is_cold=st.booleans())
@@ -100,11 +104,10 @@ class LaneModel(RuleBasedStateMachine):
         first = lane.first()
         assert (None if first is None else order_of(first)) == next(iter(self.orders), None)
         for at, order in enumerate(self.orders):
-            found = lane.place(order)
-            assert found is not None and order_of(found[1]) == order
-            assert found[0] == at
+            assert lane.has(order)
+            assert lane.before(order) == at
         for order in self.left:
-            assert lane.place(order) is None
+            assert not lane.has(order)
             assert lane.discard(order) is None
 
     def teardown(self) -> None:
@@ -114,27 +117,6 @@ class LaneModel(RuleBasedStateMachine):
 
 LaneModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestLane = LaneModel.TestCase
-
-
-def test_what_was_taken_out_at_the_front_is_let_go_of() -> None:
-    one = lane()
-    for order in range(10):
-        one.messages.append(order)
-    for order in range(9):
-        assert one.discard(order) == order
-    assert (len(one), one.first()) == (1, 9)
-    assert (len(one.messages), one.gone) == (1, None)
-
-
-def test_taking_out_of_the_middle_costs_the_same_beside_what_was_taken_out() -> None:
-    one = lane()
-    one.messages.extend(range(20_000))
-    for order in range(1, 20_000):
-        assert one.discard(order) == order
-    assert (len(one), one.first(), one.place(0)) == (1, 0, (0, 0))
-    one.messages.append(20_000)
-    assert one.place(20_000) == (1, 20_000)
-    assert (one.pop(), one.pop(), bool(one)) == (0, 20_000, False)
 
 
 def test_the_room_that_a_delivery_needs_is_known() -> None:

@@ -202,7 +202,7 @@ def test_memory_keeps_the_numbers_only_of_dead_letters(h: Harness, restarts: boo
     (key,) = h.broker.state.queues["q.dlq"].keys.values()
     (lane,) = key.lanes.values()
     assert [type(it) for it in (lane.aside or {}).values()] == [int] * 200
-    assert not lane.messages
+    assert not lane.fifo.size
     assert h.broker.state.places.hot_bytes == 0
     letters = h.receive("q.dlq", 200)
     assert [letter.id for letter in letters] == ids

@@ -15,6 +15,7 @@ from fila_server.core.commands import CloseConsumer, FrameTaken
 from fila_server.core.schedule import line, ring
 from fila_server.core.schedule.consumer import Consumer
 from fila_server.core.schedule.deadlines import Deadlines
+from fila_server.core.schedule.fifo import Fifo
 from fila_server.core.schedule.lane import Lane
 from fila_server.core.schedule.limiter import FOREVER, Limiter
 from fila_server.core.schedule.line import Lines
@@ -187,11 +188,15 @@ def a_paused_key_takes_part_in_the_round() -> Iterator[None]:
 
 @plant
 def the_newest_of_a_lane_comes_first() -> Iterator[None]:
-    def pop(self: Lane) -> Any:
-        return self.messages.pop() if len(self.messages) > 2 and not self.gone else first(self)
+    def newest(self: Fifo, lane: Lane, count: int, picked: list[Any]) -> None:
+        if self.size < 3 or count > 1:
+            take(self, lane, count, picked)
+            return
+        found = self.discard(max(order for order, _ in self), lane)
+        picked.append((lane, found) if isinstance(found, int) else found)
 
-    first = Lane.pop
-    with replaced(Lane, "pop", pop):
+    take = Fifo.take
+    with replaced(Fifo, "take", newest):
         yield
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fila_server.core.broker import Broker
-from fila_server.core.schedule.lane import Lane, Waiting
+from fila_server.core.schedule.fifo import CHUNK, Fifo, Kept
+from fila_server.core.schedule.lane import Lane
 from fila_server.core.schedule.limiter import Limiter
 from fila_server.core.schedule.line import Line
 from fila_server.core.schedule.message import Message
@@ -38,11 +39,10 @@ def problems(broker: Broker) -> list[str]:
         found += [f"{queue.name}: {text}" for text in _of_queue(state.places, queue)]
     found += _of_limiters(state)
     hot = sum(
-        len(waiting.body)
+        len(_content(kept) or b"")
         for queue in state.queues.values()
         for lane in _lanes(queue)
-        for waiting in _waiting(lane)
-        if isinstance(waiting, Message) and waiting.body is not None
+        for _, kept in _waiting(lane)
     )
     if state.places.hot_bytes != hot and not state.deleted:
         found.append(f"hot_bytes is {state.places.hot_bytes}, and {hot} bytes are hot")
@@ -53,15 +53,15 @@ def _lanes(queue: Queue) -> Iterator[Lane]:
     return (lane for key in queue.keys.values() for lane in key.lanes.values())
 
 
-def _waiting(lane: Lane) -> list[Waiting]:
-    """Return a lane's messages in their order."""
-    gone = lane.gone or ()
-    standing = [(_order(it), it) for it in lane.messages if _order(it) not in gone]
-    return [it for _, it in sorted([*standing, *(lane.aside or {}).items()], key=lambda it: it[0])]
+def _waiting(lane: Lane) -> list[tuple[int, Kept]]:
+    """Return the orders of a lane's messages, and what memory has of each."""
+    aside = (lane.aside or {}).items()
+    others = [(order, it if isinstance(it, Message) else None) for order, it in aside]
+    return sorted([*lane.fifo, *others], key=lambda it: it[0])
 
 
-def _order(waiting: Waiting) -> int:
-    return waiting if isinstance(waiting, int) else waiting.order
+def _content(kept: Kept) -> bytes | None:
+    return kept.content if isinstance(kept, Message) else kept
 
 
 def _of_queue(places: Places, queue: Queue) -> Iterator[str]:
@@ -105,11 +105,7 @@ def _of_queue(places: Places, queue: Queue) -> Iterator[str]:
 def _of_lane(lane: Lane) -> Iterator[str]:
     if not lane:
         yield "an empty lane"
-    if not set(lane.gone or ()) <= {_order(it) for it in lane.messages}:
-        yield "orders are gone that the lane does not have"
-    orders = [_order(it) for it in lane.messages]
-    if orders != sorted(orders):
-        yield "a lane out of order"
+    yield from _of_fifo(lane.fifo)
     if lane.is_ready != (lane in lane.key.ready):
         yield f"is_ready is {lane.is_ready} and the key says otherwise"
     if not lane.is_ready and lane.line is None:
@@ -121,6 +117,29 @@ def _of_lane(lane: Lane) -> Iterator[str]:
             yield "a parked lane that its line does not have"
         if _lines(line.limiter).get(lane.key.queue) is not line:
             yield "a line that its limiter does not have"
+
+
+def _of_fifo(fifo: Fifo) -> Iterator[str]:
+    orders = [order for order, _ in fifo]
+    if orders != sorted(set(orders)):
+        yield "a lane out of order"
+    if fifo.size != len(orders):
+        yield f"a lane of {len(orders)} that says {fifo.size}"
+    for chunk in fifo.chunks:
+        size = len(chunk.orders)
+        if size > CHUNK or (chunk.at >= size and len(fifo.chunks) > 1):
+            yield f"a chunk of {size}, {chunk.at} of them gone"
+        if chunk.kept is None or chunk.origins is None:
+            continue
+        if not size == len(chunk.kept) == len(chunk.origins):
+            yield "a chunk with lists of different lengths"
+        for at, (order, kept) in enumerate(zip(chunk.orders, chunk.kept, strict=True)):
+            if at < chunk.at and kept is not None:
+                yield f"memory keeps {order}, which is gone"
+            if isinstance(kept, Message) and kept.order != order:
+                yield f"a message of order {kept.order} stands at {order}"
+            if isinstance(kept, bytes) != (chunk.origins[at] is not None):
+                yield f"{order} has a content or an origin, and not the other"
 
 
 def _lines(limiter: Limiter) -> dict[Queue, Line]:
@@ -221,7 +240,7 @@ def _queue(queue: Queue) -> dict[str, Any]:
         "config": queue.config.SerializeToString(deterministic=True),
         "pending": queue.pending,
         "lanes": {
-            (lane.key.name, lane.lane_key): [_pending(it) for it in _waiting(lane)]
+            (lane.key.name, lane.lane_key): [_pending(*it) for it in _waiting(lane)]
             for lane in _lanes(queue)
         },
         "delayed": {
@@ -236,13 +255,12 @@ def _queue(queue: Queue) -> dict[str, Any]:
     }
 
 
-def _pending(waiting: Waiting) -> tuple[Any, ...]:
-    if isinstance(waiting, int):
-        return waiting, waiting, 0
-    if waiting.lane.key.queue.dead_letter_of and waiting.order == waiting.number:
-        return waiting.number, waiting.order, 0  # a dead letter's attempts are on disk
-    extra = waiting.extra
-    return waiting.number, waiting.order, extra.expires_ns if extra is not None else 0
+def _pending(order: int, kept: Kept) -> tuple[Any, ...]:
+    if not isinstance(kept, Message):
+        return order, order, 0
+    if kept.lane.key.queue.dead_letter_of and order == kept.number:
+        return order, order, 0  # a dead letter's attempts are on disk
+    return kept.number, order, kept.extra.expires_ns if kept.extra is not None else 0
 
 
 def _settled(message: Message) -> tuple[Any, ...]:

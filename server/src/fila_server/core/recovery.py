@@ -2,7 +2,7 @@
 """Rebuilding memory from what is stored: queues, pending, delayed and leased messages, limits.
 
 Payloads stay on disk. A plain pending message becomes a number in its lane, so a million of them
-cost seconds and tens of megabytes.
+cost seconds and some nine megabytes.
 
 Deadlines are stored by the wall clock, which may be behind by years when a machine starts. So each
 is bounded by how long it was meant to last.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fila_server.core.admin import api_keys
 from fila_server.core.clock import NS_PER_MS, Now
-from fila_server.core.schedule.message import Grant, Message, token_of
+from fila_server.core.schedule.message import Grant, Message, Origin, token_of
 from fila_server.core.schedule.queue import Queue
 from fila_server.core.traffic.definition import configure
 from fila_server.core.traffic.delivery import store_lease
@@ -245,7 +245,7 @@ def _messages(state: State, queue: Queue, leased: dict[bytes, Grant], turn: Turn
             else:
                 places.insert(lane, number, number)
             continue
-        message = _message(key, body, lane, stamp, retry)
+        message = _message(number, body, lane, stamp, retry)
         if head.expires_at_ns:
             since_ns = head.expires_at_ns - records.stamp_ns(stamp)
             meant_ns = head.ttl_ms * NS_PER_MS or since_ns
@@ -275,10 +275,11 @@ def _lane(state: State, queue: Queue, head: Head, now: Now) -> Lane:
     return state.places.lane(queue, head.fairness_key, head.weight, lane_key, now.mono_ns)
 
 
-def _message(key: bytes, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
-    message = Message(key, records.body_id(body), None, lane, stamp, records.key_number(key))
+def _message(number: int, body: bytes, lane: Lane, stamp: bytes, retry: Retry | None) -> Message:
+    message = Message(number, None, lane, Origin(stamp, records.cut(body)[0]))
     if retry is not None:
-        message.attempt = retry.attempt_count
-        message.order = retry.order
-        message.details().has_retry = True
+        extra = message.details()
+        extra.attempt = retry.attempt_count
+        extra.order = retry.order
+        extra.has_retry = True
     return message

@@ -23,7 +23,15 @@ from fila_server.core.schedule.queue import Hooks, Queue
 from fila_server.core.schedule.usage import Usage, Usages
 from fila_server.core.settings import Settings
 from fila_server.core.turn import BYTES_PER_UNIT, Turn
-from fila_server.core.wire.records import NEXT_NUMBER, body_id, id_number, message_key, split, u64
+from fila_server.core.wire.records import (
+    ID_TAG,
+    NEXT_NUMBER,
+    body_id,
+    id_number,
+    message_key,
+    split,
+    u64,
+)
 from fila_server.errors import InvalidArgument, QueueNotFound, StorageFailed
 from fila_server.storage.api import Column, Reader
 
@@ -71,7 +79,7 @@ class State:
         high, low = self._nonce >> 14, self._nonce & 0x3FFF
         prefix = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{high:03x}-{0x8000 | low:04x}-"
         self.places.lines.now_ns = now.mono_ns
-        self.turn.begin(now, self.read, prefix)
+        self.turn.begin(now, self.read, ID_TAG + prefix.encode())
         return self.turn
 
     def queue(self, name: str) -> Queue:

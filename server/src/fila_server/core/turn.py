@@ -12,8 +12,9 @@ from typing import NamedTuple
 from fila_server.core.batch import Batch
 from fila_server.core.clock import NS_PER_MS, Now
 from fila_server.core.effects import Effects
+from fila_server.core.schedule.message import Origin
 from fila_server.core.wire.intake import PIECE_ITEMS
-from fila_server.core.wire.records import stamp
+from fila_server.core.wire.records import ID_TAG, stamp
 from fila_server.errors import DiskFull
 from fila_server.storage.api import Reader
 
@@ -55,11 +56,11 @@ class Turn:
         "batch",
         "disk_full",
         "effects",
+        "front",
         "hook_ns",
-        "id_prefix",
         "now",
+        "origin",
         "room",
-        "stamp",
         "units",
         "write",
     )
@@ -68,15 +69,15 @@ class Turn:
         # Why nothing may be written that need not be, None while there is room; the engine knows.
         self.disk_full: DiskFull | None = None
         self.room = FULL
-        self.begin(Now(0, 0), read, "")
+        self.begin(Now(0, 0), read, ID_TAG)
 
-    def begin(self, now: Now, read: Reader, id_prefix: str) -> None:
+    def begin(self, now: Now, read: Reader, id_field: bytes) -> None:
         self.now = now
         self.batch = Batch(read)
         self.write = self.batch.writes.append  # for what runs per message
         self.effects = Effects(self.batch)
-        self.id_prefix = id_prefix  # of the ids of messages that are enqueued now
-        self.stamp = stamp(now.wall_ns)  # enqueued_at of the same
+        self.origin = Origin(stamp(now.wall_ns), id_field)  # of messages that are enqueued now
+        self.front = self.origin.stamp + id_field  # of their records, after the head
         self.units = 0
         self.hook_ns = 0  # what hooks have taken of it
 

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span
 from fila.v1 import service_pb2 as pb
 from fila.v1.messages_pb2 import ErrorReason, ItemError
 from fila_server.config import LimitsConfig
+from fila_server.core.schedule.queue import by_id
 from fila_server.core.wire.cuts import DraftBatch
 from fila_server.core.wire.intake import Cut, Draft, Terms
 from fila_server.errors import PermissionDenied
@@ -169,7 +170,7 @@ class TracedService(Service):
         found = []
         for item in items[:LOOKED_AT]:
             queue = self._engine.queue(item.queue)
-            message = None if queue is None else queue.leases.get(item.message_id)
+            message = None if queue is None else by_id(queue.leases, item.message_id)
             key = "" if message is None else message.lane.key.name
             found.append(Subject(item.queue, item.message_id, key))
         return found

@@ -14,7 +14,7 @@ from fila.v1 import admin_pb2 as pb
 from fila_server.core.names import shown
 from fila_server.core.schedule.lane import Lane, order_of
 from fila_server.core.schedule.message import Message
-from fila_server.core.schedule.queue import Queue
+from fila_server.core.schedule.queue import Queue, by_id
 from fila_server.core.traffic import letters
 from fila_server.core.traffic.failure import drop
 from fila_server.core.turn import BYTES_PER_UNIT
@@ -61,7 +61,7 @@ def purge(
     for message in list(queue.delayed.values()):
         yield 1
         is_meant = message.order < cutoff and (not only or message.lane.key.name == only)
-        if is_meant and queue.delayed.get(message.id) is message:
+        if is_meant and queue.delayed.get(message.number) is message:
             places.undelay(message)
             drop(state, message, turn)
             purged += 1
@@ -101,9 +101,9 @@ def cancel_message(
     message_id = request.message_id
     if not message_id:
         raise InvalidArgument("message_id must not be empty")
-    if message_id in queue.leases:
+    if by_id(queue.leases, message_id) is not None:
         raise MessageLeased(f"message {message_id} is leased; only its consumer can settle it")
-    delayed = queue.delayed.get(message_id)
+    delayed = by_id(queue.delayed, message_id)
     if delayed is not None:
         state.places.undelay(delayed)
         drop(state, delayed, turn)
@@ -132,7 +132,7 @@ def find_pending(
     assert number is not None
     past = turn.batch.get(Column.RETRIES, records.message_key(queue.number, number))
     order = number if past is None else Retry.FromString(past).order
-    return (lane, order) if lane.place(order) is not None else None
+    return (lane, order) if lane.has(order) else None
 
 
 def _lane(queue: Queue, head: Head) -> Lane | None:
@@ -237,7 +237,7 @@ def _redrive_one(
         return False
     lane = _lane(source, head)
     order = retry.order
-    if lane is None or lane.place(order) is None:
+    if lane is None or not lane.has(order):
         return False  # leased, delayed, or gone since it was read
     letters.redrive(state, target, key, value, retry, turn)
     letter = state.places.remove(lane, order)

@@ -20,7 +20,7 @@ from fila_server.core.names import counted, shown
 from fila_server.core.schedule.lane import FairnessKey, Lane
 from fila_server.core.schedule.limiter import FOREVER, Limiter
 from fila_server.core.schedule.message import Message
-from fila_server.core.schedule.queue import Queue
+from fila_server.core.schedule.queue import Queue, by_id
 from fila_server.core.schedule.why import blockers, has_credit
 from fila_server.core.wire import records
 from fila_server.core.wire.frames import failures_of
@@ -77,18 +77,17 @@ def _explain_message(
     state: State, queue: Queue, message_id: str, turn: Turn
 ) -> tuple[pb.ExplainResponse, Lane | None]:
     now = turn.now
-    leased = queue.leases.get(message_id)
+    leased = by_id(queue.leases, message_id)
     if leased is not None:
         return _leased(leased, now), leased.lane
-    delayed = queue.delayed.get(message_id)
+    delayed = by_id(queue.delayed, message_id)
     if delayed is not None:
         return _delayed(delayed, now), delayed.lane
     found = find_pending(state, queue, message_id, turn)
-    place = None if found is None else found[0].place(found[1])
-    if found is None or place is None:
+    if found is None:
         raise MessageNotFound(f'no message "{shown(message_id)}" in queue "{queue.name}"')
-    lane = found[0]
-    response = _waiting(queue, Place(lane, place[0]), f"message {message_id}", turn)
+    lane, order = found
+    response = _waiting(queue, Place(lane, lane.before(order)), f"message {message_id}", turn)
     response.state = pb.MESSAGE_STATE_PENDING
     return response, lane
 

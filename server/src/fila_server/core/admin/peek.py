@@ -87,9 +87,9 @@ def _peeked(
     head = Head.FromString(head_bytes)
     if request.fairness_key and head.fairness_key != request.fairness_key:
         return None
-    message_id = records.body_id(body)
-    leased = queue.leases.get(message_id)
-    delayed = queue.delayed.get(message_id)
+    number = records.key_number(key)
+    leased = queue.leases.get(number)
+    delayed = queue.delayed.get(number)
     state_now = pb.MESSAGE_STATE_PENDING
     if leased is not None:
         state_now = pb.MESSAGE_STATE_LEASED
@@ -110,7 +110,7 @@ def _peeked(
         message.timestamps.lease_expires_at.FromNanoseconds(leased.grant.expires_ns)
     if delayed is not None and delayed.extra is not None:
         message.timestamps.deliver_at.FromNanoseconds(delayed.extra.due_ns)
-    return pb.PeekedMessage(message=message, state=state_now, position=records.key_number(key))
+    return pb.PeekedMessage(message=message, state=state_now, position=number)
 
 
 def _complete(message: WireMessage, queue: Queue, head: Head, stamp: bytes) -> None:

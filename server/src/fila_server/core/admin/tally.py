@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fila_server.core.schedule.lane import Lane, Waiting, order_of
+from fila_server.core.schedule.fifo import Waiting
+from fila_server.core.schedule.lane import Lane, order_of
 from fila_server.core.schedule.message import Message
 from fila_server.core.schedule.why import blockers
 from fila_server.core.wire import records
@@ -66,6 +67,6 @@ def enqueued_ns(queue: Queue, waiting: Waiting | None, turn: Turn) -> int:
     if waiting is None:
         return 0
     if isinstance(waiting, Message):
-        return records.stamp_ns(waiting.stamp)
+        return records.stamp_ns(waiting.origin.stamp)
     value = turn.batch.get(Column.MESSAGES, records.message_key(queue.number, waiting))
     return records.stamp_ns(records.split(value)[1]) if value is not None else 0

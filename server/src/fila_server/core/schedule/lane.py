@@ -2,7 +2,7 @@
 """Lanes and fairness keys: where pending messages wait.
 
 A lane is the FIFO of one fairness key's messages with the same throttle keys and cost. Most of
-them stand in `messages`, sorted by their order because that is how they come. Those that come out
+them stand in `fifo`, sorted by their order because that is how they come. Those that come out
 of order (a delay is over, a frame was given back) or may leave before their turn (a time to live)
 stand aside, in a sorted table: both ends of both are cheap, and so is taking one out of the
 middle. A message that is only on disk is represented by its number alone.
@@ -10,12 +10,12 @@ middle. A message that is only on disk is represented by its number alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedDict
 
+from fila_server.core.schedule.fifo import Fifo, Waiting
 from fila_server.core.schedule.message import Message
 from fila_server.core.wire.frames import DELIVERY_BYTES, framed_metadata, lane_metadata
 from fila_server.core.wire.records import LaneKey, lane_head
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from fila_server.core.schedule.queue import Queue
     from fila_server.core.schedule.usage import Usage
 
-# A pending message: itself, or its number when only the disk has it.
-Waiting = Message | int
-
 
 class Lane:
     """One FIFO of pending messages. Only places and ring take messages in and out."""
@@ -37,8 +34,8 @@ class Lane:
     __slots__ = (
         "aside",
         "cost",
+        "fifo",
         "goes_on",
-        "gone",
         "head",
         "head_weight",
         "held_by_limit",
@@ -48,7 +45,6 @@ class Lane:
         "lane_key",
         "limiters",
         "line",
-        "messages",
         "metadata",
         "metadata_room",
         "metadata_weight",
@@ -63,8 +59,7 @@ class Lane:
         self.key = key
         self.lane_key = lane_key
         self.throttle_keys, self.cost = lane_key
-        self.messages: deque[Waiting] = deque()
-        self.gone: SortedList[int] | None = None  # orders in it that were taken out of the middle
+        self.fifo = Fifo()
         self.aside: SortedDict[int, Waiting] | None = None  # by order
         self.is_ready = False  # stands in key.ready
         # Of line.py: the line that it waits in, or was woken from and has not used yet.
@@ -87,13 +82,10 @@ class Lane:
         self.overhead = 4 * characters + 4 * len(self.throttle_keys) + DELIVERY_BYTES
 
     def __len__(self) -> int:
-        gone = len(self.gone) if self.gone else 0
-        return len(self.messages) - gone + (len(self.aside) if self.aside else 0)
+        return self.fifo.size + (len(self.aside) if self.aside else 0)
 
     def __bool__(self) -> bool:
-        if self.gone and len(self.gone) == len(self.messages):
-            return bool(self.aside)
-        return bool(self.messages or self.aside)
+        return self.fifo.size > 0 or bool(self.aside)
 
     @property
     def is_parked(self) -> bool:
@@ -127,15 +119,12 @@ class Lane:
         self.aside[order] = waiting
 
     def first(self) -> Waiting | None:
-        """Return the message that comes next, None when the lane is empty."""
-        if self.gone:
-            self._skip_gone()
-        first = self.messages[0] if self.messages else None
-        if self.aside:
-            order, waiting = self.aside.peekitem(0)
-            if first is None or order < order_of(first):
-                return waiting  # type: ignore[no-any-return]
-        return first
+        """Return the message that comes next, None when the lane is empty; its number if it has no
+        object.
+        """
+        if self._is_next_aside():
+            return self.aside.peekitem(0)[1]  # type: ignore[no-any-return, union-attr]
+        return self.fifo.first() if self.fifo.size else None
 
     def has_ended(self, now_ns: int) -> bool:
         """Whether the message that comes next has outlived its time to live."""
@@ -146,60 +135,28 @@ class Lane:
 
     def pop(self) -> Waiting:
         """Take out the message that comes next. The lane is not empty."""
-        if self.gone:
-            self._skip_gone()
-        messages = self.messages
-        if self.aside and (not messages or self.aside.peekitem(0)[0] < order_of(messages[0])):
-            return self.aside.popitem(0)[1]  # type: ignore[no-any-return]
-        return messages.popleft()
+        if self._is_next_aside():
+            return self.aside.popitem(0)[1]  # type: ignore[no-any-return, union-attr]
+        return self.fifo.pop(self)
 
-    def _skip_gone(self) -> None:
-        """Let go of what was taken out and has come to the front; each is skipped once."""
-        messages, gone = self.messages, self.gone
-        assert gone is not None
-        while gone and messages and order_of(messages[0]) == gone[0]:
-            messages.popleft()
-            del gone[0]
+    def _is_next_aside(self) -> bool:
+        if not self.aside:
+            return False
+        return not self.fifo.size or self.aside.peekitem(0)[0] < self.fifo.first_order()
 
-    def place(self, order: int) -> tuple[int, Waiting] | None:
-        """Return how many come before the message of this order, and the message, if it is here."""
-        aside = self.aside
-        found = self._standing(order)
-        if aside and order in aside:
-            waiting = aside[order]
-        elif found is not None:
-            waiting = found[1]
-        else:
-            return None
-        before = bisect_left(self.messages, order, key=order_of)
-        before -= self.gone.bisect_left(order) if self.gone else 0
-        return before + (aside.bisect_left(order) if aside else 0), waiting
+    def has(self, order: int) -> bool:
+        """Whether the message of this order is here."""
+        return (self.aside is not None and order in self.aside) or order in self.fifo
+
+    def before(self, order: int) -> int:
+        """Return how many come before the message of this order."""
+        return self.fifo.before(order) + (self.aside.bisect_left(order) if self.aside else 0)
 
     def discard(self, order: int) -> Waiting | None:
         """Take the message of this order out, wherever it stands; None if it is not here."""
         if self.aside and order in self.aside:
             return self.aside.pop(order)  # type: ignore[no-any-return]
-        found = self._standing(order)
-        if found is None:
-            return None
-        at, waiting = found
-        if at == 0:
-            self.messages.popleft()
-        else:
-            self.messages[at] = order  # so that the others are still found
-            if self.gone is None:
-                self.gone = SortedList()
-            self.gone.add(order)
-        return waiting
-
-    def _standing(self, order: int) -> tuple[int, Waiting] | None:
-        """Return where in `messages` the message of this order stands, and the message."""
-        if self.gone and order in self.gone:
-            return None
-        at = bisect_left(self.messages, order, key=order_of)
-        if at == len(self.messages) or order_of(self.messages[at]) != order:
-            return None
-        return at, self.messages[at]
+        return self.fifo.discard(order, self)
 
 
 def order_of(waiting: Waiting) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fila_server.core.wire.records import ID_TAG, id_text, message_key
+
 if TYPE_CHECKING:
     from fila_server.core.schedule.consumer import Consumer
     from fila_server.core.schedule.lane import Lane
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 class Extra:
     """What most messages do not have. Kept apart so that the common message stays small."""
 
-    __slots__ = ("due_at_ns", "due_ns", "ends_ns", "expires_ns", "has_retry")
+    __slots__ = ("attempt", "due_at_ns", "due_ns", "ends_ns", "expires_ns", "has_retry", "order")
 
     def __init__(self) -> None:
+        self.order = 0  # place in the lane; 0 when that is its number
+        self.attempt = 0
         self.due_ns = 0  # wall clock: delayed until then; 0 when not delayed
         self.due_at_ns = 0  # the same on the monotonic clock, which decides
         self.expires_ns = 0  # wall clock: dropped then; 0 without a time to live
@@ -27,30 +31,51 @@ class Extra:
         self.has_retry = False  # a RETRIES record exists: attempts, place, errors
 
 
-class Message:
-    """One stored message.
+class Origin:
+    """What the messages of one group share: when they came, and the front of their ids."""
 
-    `body` is its encoding as it will be sent; None while only the disk has it.
+    __slots__ = ("id_field", "id_prefix", "stamp")
+
+    def __init__(self, stamp: bytes, id_field: bytes) -> None:
+        self.stamp = stamp  # enqueued_at, as records.stamp encodes it
+        self.id_field = id_field  # as it begins in a body
+        self.id_prefix = id_field[len(ID_TAG) :].decode("ascii")
+
+
+class Message:
+    """One stored message that was picked, or is not like most. Others wait without an object.
+
+    `content` is headers and payload as they will be sent; None while only the disk has them.
     """
 
-    __slots__ = ("attempt", "body", "extra", "grant", "id", "key", "lane", "order", "stamp")
+    __slots__ = ("content", "extra", "grant", "lane", "number", "origin")
 
-    def __init__(
-        self, key: bytes, id: str, body: bytes | None, lane: Lane, stamp: bytes, order: int
-    ) -> None:
-        self.key = key  # in the MESSAGES column
-        self.id = id
-        self.body = body
+    def __init__(self, number: int, content: bytes | None, lane: Lane, origin: Origin) -> None:
+        self.number = number
+        self.content = content
         self.lane = lane
-        self.stamp = stamp  # enqueued_at, as records.stamp encodes it
-        self.order = order  # place in the lane
-        self.attempt = 0
+        self.origin = origin
         self.grant: Grant | None = None
         self.extra: Extra | None = None
 
     @property
-    def number(self) -> int:
-        return int.from_bytes(self.key[4:], "big")
+    def id(self) -> str:
+        return id_text(self.origin.id_prefix, self.number)
+
+    @property
+    def key(self) -> bytes:
+        """Return its key in the MESSAGES column."""
+        return message_key(self.lane.key.queue.number, self.number)
+
+    @property
+    def order(self) -> int:
+        """Return its place in the lane."""
+        return self.number if self.extra is None else self.extra.order or self.number
+
+    @property
+    def attempt(self) -> int:
+        """Return how often it has failed."""
+        return 0 if self.extra is None else self.extra.attempt
 
     def details(self) -> Extra:
         """Return the extra part, making it when the message has none yet."""

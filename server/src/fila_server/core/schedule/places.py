@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING
 
 from fila_server.core.schedule import ring
 from fila_server.core.schedule.deadlines import Deadlines
+from fila_server.core.schedule.fifo import Kept, Pick, Waiting
 from fila_server.core.schedule.held import Held
-from fila_server.core.schedule.lane import FairnessKey, Lane, Waiting
+from fila_server.core.schedule.lane import FairnessKey, Lane
 from fila_server.core.schedule.limiter import Throttles
 from fila_server.core.schedule.line import Lines
-from fila_server.core.schedule.message import Grant, Message, token_number
+from fila_server.core.schedule.message import Grant, Message, Origin, token_number
 from fila_server.core.schedule.usage import Usage, Usages
 
 if TYPE_CHECKING:
     from fila_server.core.clock import Now
     from fila_server.core.schedule.queue import Queue
-    from fila_server.core.schedule.ring import Pick
     from fila_server.core.wire.records import LaneKey
 
 # A kilobyte each, and only until the next sweep.
@@ -129,9 +129,13 @@ class Places:
         self.throttles.used(lane)
         return lane
 
-    def append(self, lane: Lane, waiting: Waiting) -> None:
-        """Let a message wait that is the newest of its lane."""
-        lane.messages.append(waiting)
+    def append(
+        self, lane: Lane, order: int, kept: Kept = None, origin: Origin | None = None
+    ) -> None:
+        """Let a message wait that is the newest of its lane; `kept` is what memory has of it, and
+        `origin` goes with a content.
+        """
+        lane.fifo.append(order, kept, origin)
         key = lane.key
         key.pending += 1
         key.queue.pending += 1
@@ -204,9 +208,9 @@ class Places:
         key = lane.key
         key.pending -= 1
         key.queue.pending -= 1
-        if waiting.__class__ is Message and waiting.body is not None:
-            self.hot_bytes -= len(waiting.body)
-            waiting.body = None
+        if isinstance(waiting, Message) and waiting.content is not None:
+            self.hot_bytes -= len(waiting.content)
+            waiting.content = None
         if not lane:
             self.lines.leave(lane)
             if lane.is_ready:
@@ -218,9 +222,6 @@ class Places:
         key = lane.key
         del key.lanes[lane.lane_key]
         lane.goes_on = False
-        if lane.gone:
-            lane.messages.clear()
-            lane.gone = None
         if len(key.resting) < _RESTING_LANES:
             key.resting[lane.lane_key] = lane
         else:
@@ -260,12 +261,12 @@ class Places:
         extra = message.details()
         extra.due_ns = due_ns
         extra.due_at_ns = due_at_ns
-        message.lane.key.queue.delayed[message.id] = message
+        message.lane.key.queue.delayed[message.number] = message
         self.delayed.set(message, due_at_ns)
 
     def undelay(self, message: Message) -> None:
         """Take a delayed message out of its place."""
-        del message.lane.key.queue.delayed[message.id]
+        del message.lane.key.queue.delayed[message.number]
         self.delayed.discard(message)
         message.details().due_ns = 0
 
@@ -273,7 +274,7 @@ class Places:
         """Let delayed messages wait whose time has come; return how many."""
         count = 0
         for message in self.delayed.due(now.mono_ns, limit):
-            del message.lane.key.queue.delayed[message.id]
+            del message.lane.key.queue.delayed[message.number]
             message.details().due_ns = 0
             self.return_to_lane(message, now.mono_ns)
             count += 1
@@ -298,7 +299,7 @@ class Places:
         leases = grant.queue.leases
         for message in grant.messages:
             message.grant = grant
-            leases[message.id] = message
+            leases[message.number] = message
         self.grants[grant.number] = grant
         self.leases.set(grant, grant.deadline_ns)
 
@@ -331,7 +332,7 @@ class Places:
         """End a message's lease, with its credit and its slots; return the grant it was under."""
         grant: Grant = message.grant  # type: ignore[assignment]
         queue = grant.queue
-        del queue.leases[message.id]
+        del queue.leases[message.number]
         message.grant = None
         grant.left -= 1
         consumer = grant.consumer
@@ -348,7 +349,7 @@ class Places:
         queue = grant.queue
         leases = queue.leases
         for message in messages:
-            del leases[message.id]
+            del leases[message.number]
             message.grant = None
             if message.lane.limiters:
                 self._free_slots(message)
@@ -389,7 +390,7 @@ class Places:
         """Let go of everything in a deleted queue, yielding for each message that it held."""
         while queue.leases:
             _, message = queue.leases.popitem()
-            queue.leases[message.id] = message
+            queue.leases[message.number] = message
             self.forget_life(message)
             self.retire(self.unlease(message))
             yield 1

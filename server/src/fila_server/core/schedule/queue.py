@@ -13,7 +13,7 @@ from fila_server.core.schedule.message import Message
 from fila_server.core.schedule.pace import Pace
 from fila_server.core.schedule.usage import Usage
 from fila_server.core.schedule.waits import Waits
-from fila_server.core.wire.records import queue_prefix
+from fila_server.core.wire.records import likely_number, queue_prefix
 from fila_server.core.wire.records_pb2 import StoredQueue
 
 if TYPE_CHECKING:
@@ -133,6 +133,12 @@ class Counters:
         return QueueCounters(**{name: getattr(self, name) for name in _TOLD})
 
 
+def by_id(messages: dict[int, Message], message_id: str) -> Message | None:
+    """Return the message with this id, if it is among those that are leased, or delayed."""
+    message = messages.get(likely_number(message_id))
+    return message if message is not None and message.id == message_id else None
+
+
 class Queue:
     """All state of one queue."""
 
@@ -155,8 +161,8 @@ class Queue:
         # Of places.py: where each message is, and how many there are.
         self.keys: dict[str, FairnessKey] = {}
         self.resting: dict[str, FairnessKey] = {}  # emptied lately
-        self.leases: dict[str, Message] = {}
-        self.delayed: dict[str, Message] = {}
+        self.leases: dict[int, Message] = {}  # by number; `by_id` finds one
+        self.delayed: dict[int, Message] = {}
         self.pending = 0
         # Of ring.py and line.py: whose turn it is.
         self.ring: OrderedDict[FairnessKey, None] = OrderedDict()
@@ -244,4 +250,4 @@ class Queue:
     def fit(self, frame_bytes: int, memory_bytes: int) -> int:
         """Return how many messages to pick at a time: likely a frame, never too much memory."""
         likely = frame_bytes // max(1, self._typical)
-        return max(1, min(likely, memory_bytes // self.largest))
+        return max(1, min(likely, memory_bytes // max(1, self.largest)))

@@ -17,14 +17,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from fila_server.core.schedule.lane import FairnessKey, Lane, Waiting
-from fila_server.core.schedule.message import Message
+from fila_server.core.schedule.fifo import Pick
+from fila_server.core.schedule.lane import FairnessKey, Lane
 
 if TYPE_CHECKING:
     from fila_server.core.schedule.queue import Queue
 
-# A message to deliver: itself, or its lane and number when only the disk has it.
-Pick = Message | tuple[Lane, int]
 # Takes tokens for one delivery from the lane, or parks it and returns False.
 Admit = Callable[[Lane, int], bool]
 
@@ -48,7 +46,6 @@ def pick(queue: Queue, limit: int, patience: int, taker: Taker, now_ns: int) -> 
     keys may wait for one limiter.
     """
     picked: list[Pick] = []
-    append = picked.append
     ring = queue.ring
     quantum = queue.quantum
     turns = 0
@@ -64,18 +61,16 @@ def pick(queue: Queue, limit: int, patience: int, taker: Taker, now_ns: int) -> 
             turn = limit
         lanes = key.ready
         lane = next(iter(lanes))
-        if len(lanes) > 1 or lane.limiters or lane.aside or lane.gone:
-            taken, refused = _take_turn(lanes, turn, patience, append, taker, now_ns)
+        if len(lanes) > 1 or lane.limiters or lane.aside:
+            taken, refused = _take_turn(lanes, turn, patience, picked, taker, now_ns)
             patience -= refused
         else:  # most keys have one lane, no limits, and messages that come as they went in
-            messages = lane.messages
-            taken = len(messages)
+            fifo = lane.fifo
+            taken = fifo.size
             if taken > turn:
                 taken = turn
-            for _ in range(taken):
-                message = messages.popleft()
-                append((lane, message) if message.__class__ is int else message)  # type: ignore[arg-type]
-            if not messages:
+            fifo.take(lane, taken, picked)
+            if not fifo.size:
                 lanes.clear()
                 lane.is_ready = False
                 taker.drop(lane)
@@ -111,7 +106,7 @@ def _take_turn(
     lanes: OrderedDict[Lane, None],
     turn: int,
     patience: int,
-    append: Callable[[Pick], None],
+    picked: list[Pick],
     taker: Taker,
     now_ns: int,
 ) -> tuple[int, int]:
@@ -132,8 +127,11 @@ def _take_turn(
             del lanes[lane]
             refused += 1
             continue
-        message: Waiting = lane.pop()
-        append((lane, message) if message.__class__ is int else message)  # type: ignore[arg-type]
+        if lane.aside:
+            waiting = lane.pop()
+            picked.append((lane, waiting) if isinstance(waiting, int) else waiting)
+        else:
+            lane.fifo.take(lane, 1, picked)
         left -= 1
         if not lane:
             del lanes[lane]

@@ -46,7 +46,7 @@ class Waits:
                 self._measure(queue, messages[at], min(step, len(messages) - at), now)
 
     def _measure(self, queue: Queue, message: Message, count: int, now: Now) -> None:
-        left_ns = now.wall_ns - stamp_ns(message.stamp)
+        left_ns = now.wall_ns - stamp_ns(message.origin.stamp)
         lane = message.lane
         key = lane.key
         key.usage.waits.add(max(0, left_ns) / NS_PER_MS, count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fila_server.core.clock import NS_PER_MS
-from fila_server.core.schedule.message import Grant, Message, token_of
+from fila_server.core.schedule.message import Grant, Message, Origin, token_of
 from fila_server.core.traffic import failure
 from fila_server.core.turn import COPIED_PER_UNIT, Turn
 from fila_server.core.wire import frames, records
@@ -19,8 +19,8 @@ from fila_server.storage.api import Column
 
 if TYPE_CHECKING:
     from fila_server.core.schedule.consumer import Consumer
+    from fila_server.core.schedule.fifo import Pick
     from fila_server.core.schedule.queue import Queue
-    from fila_server.core.schedule.ring import Pick
     from fila_server.core.state import State
 
 # Bodies that one step of making a frame may bring into memory.
@@ -136,7 +136,7 @@ def _pick(
             messages = messages + step if messages else step
             continue
         for at, message in enumerate(step):
-            size = len(message.body) + message.lane.overhead  # type: ignore[arg-type]
+            size = len(message.content) + message.lane.overhead  # type: ignore[arg-type]
             if message.extra is not None:
                 size += len(past.get(message, b""))
             if size > room and (messages or at):
@@ -151,9 +151,9 @@ def _pick(
 def _put_back(state: State, queue: Queue, messages: list[Message], now_ns: int) -> None:
     """Return picked messages to their lanes, cold: the disk has them."""
     for message in messages:
-        if message.body is not None:
-            state.places.hot_bytes -= len(message.body)
-            message.body = None
+        if message.content is not None:
+            state.places.hot_bytes -= len(message.content)
+            message.content = None
     state.places.unpick(queue, messages, now_ns)
 
 
@@ -164,7 +164,7 @@ def _whole(
     odd = [
         at
         for at, one in enumerate(picked)
-        if one.__class__ is tuple or one.body is None or one.extra is not None  # type: ignore[union-attr]
+        if one.__class__ is tuple or one.content is None or one.extra is not None  # type: ignore[union-attr]
     ]
     messages: list[Message] = picked  # type: ignore[assignment]
     if odd:
@@ -175,7 +175,7 @@ def _whole(
 
 def _thaw(state: State, queue: Queue, picked: list[Pick], odd: list[int], turn: Turn) -> None:
     """Bring cold ones among the odd to memory, reading them from disk together."""
-    cold = [at for at in odd if picked[at].__class__ is tuple or picked[at].body is None]  # type: ignore[union-attr]
+    cold = [at for at in odd if picked[at].__class__ is tuple or picked[at].content is None]  # type: ignore[union-attr]
     if not cold:
         return
     keys = [
@@ -185,15 +185,20 @@ def _thaw(state: State, queue: Queue, picked: list[Pick], odd: list[int], turn: 
         for at in cold
     ]
     read_bytes = 0
-    for at, key, value in zip(cold, keys, state.stored(turn, queue, keys), strict=True):
+    origins: dict[tuple[bytes, bytes], Origin] = {}  # many came together
+    for at, value in zip(cold, state.stored(turn, queue, keys), strict=True):
         one = picked[at]
         _head, stamp, body = records.split(value)
-        read_bytes += len(body)
+        id_field, content = records.cut(body)
+        read_bytes += len(content)
         if isinstance(one, Message):
-            one.body = body
+            one.content = content
         else:
             lane, number = one
-            one = picked[at] = Message(key, records.body_id(body), body, lane, stamp, number)
+            origin = origins.get((stamp, id_field))
+            if origin is None:
+                origin = origins[stamp, id_field] = Origin(stamp, id_field)
+            one = picked[at] = Message(number, content, lane, origin)
         if queue.dead_letter_of:  # a cold dead letter may have a past
             one.details().has_retry = True
     state.places.hot_bytes += read_bytes
@@ -208,12 +213,13 @@ def _recall(messages: list[Message], past: dict[Message, bytes], turn: Turn) -> 
     turn.units += len(failed)
     values = turn.batch.get_many(Column.RETRIES, [message.key for message in failed])
     for message, value in zip(failed, values, strict=True):
+        extra = message.details()
         if value is None:  # somebody enqueued it where dead letters go
-            message.details().has_retry = False
+            extra.has_retry = False
             continue
         retry = Retry.FromString(value)
-        message.attempt = retry.attempt_count
-        past[message] = frames.retry_fields(message.attempt, retry.last_error, retry.failures)
+        extra.attempt = retry.attempt_count
+        past[message] = frames.retry_fields(extra.attempt, retry.last_error, retry.failures)
 
 
 def _lease(
@@ -249,7 +255,7 @@ def store_lease(grant: Grant, turn: Turn) -> None:
         token=grant.token,
         expires_at_ns=grant.expires_ns,
         duration_ms=grant.duration_ms,
-        messages=records.key_numbers([message.key for message in messages]),
+        messages=[message.number for message in messages],
     )
     turn.batch.put(Column.LEASES, lease_key(grant), record.SerializeToString())
 
@@ -259,18 +265,21 @@ def lease_key(grant: Grant) -> bytes:
 
 
 def _frame(state: State, grant: Grant, past: dict[Message, bytes], turn: Turn) -> bytes:
-    """Encode a ConsumeResponse (or ReceiveResponse), and let go of the messages' bodies."""
+    """Encode a ConsumeResponse (or ReceiveResponse), and let go of the messages' contents."""
     token = frames.token_field(grant.token)
     token_bytes = len(token)
     leased = frames.timestamp_field(2, turn.now.wall_ns)
     leased += frames.timestamp_field(3, grant.expires_ns)
     prefix = frames.frame_prefix
+    messages = grant.messages
+    numbers = records.number_texts([message.number for message in messages]).encode()
     parts: list[bytes] = []
     extend = parts.extend
-    known: dict[bytes, bytes] = {}  # those that came together share their times
-    stamp = times = b""  # of the message before
+    known: dict[Origin, bytes] = {}  # those that came together share their times
+    origin: Origin | None = None  # of the message before
     freed = 0
-    for message in grant.messages:
+    at = 4
+    for message in messages:
         lane = message.lane
         if message.extra is None or message not in past:
             metadata = lane.metadata
@@ -279,15 +288,19 @@ def _frame(state: State, grant: Grant, past: dict[Message, bytes], turn: Turn) -
         else:
             fields = lane.metadata_fields() + past[message]
             metadata = frames.framed_metadata(fields, token_bytes)
-        if stamp != message.stamp:
-            stamp = message.stamp
-            times = known.get(stamp) or frames.delivery_timestamps(stamp, leased)
-            known[stamp] = times
-            rest = token_bytes + len(times)
-        body: bytes = message.body  # type: ignore[assignment]
-        size = len(body)
+        if origin is not message.origin:
+            origin = message.origin
+            times = known.get(origin) or frames.delivery_timestamps(origin.stamp, leased)
+            known[origin] = times
+            id_field = origin.id_field
+            rest = records.ID_BYTES + token_bytes + len(times)
+        content: bytes = message.content  # type: ignore[assignment]
+        size = len(content)
         freed += size
-        extend((prefix(size + len(metadata) + rest), body, metadata, token, times))
-        message.body = None  # the disk has it, should it be needed again
+        number = numbers[at : at + 12]
+        at += 16
+        total = prefix(size + len(metadata) + rest)
+        extend((total, id_field, number, content, metadata, token, times))
+        message.content = None  # the disk has it, should it be needed again
     state.places.hot_bytes -= freed
     return b"".join(parts)

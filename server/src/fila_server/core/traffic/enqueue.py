@@ -77,6 +77,8 @@ def _accept_some(
     append = results.append
     queues = state.queues
     done = 0
+    first = state.next_number
+    texts = records.number_texts(range(first, first + len(items)))
     for name, content, terms in items:
         try:
             if denied and name in denied:
@@ -88,15 +90,16 @@ def _accept_some(
                 raise terms  # type: ignore[misc]
             if queue.hooks is not None and not turn.has_hook_time:
                 break
-            append(_accept(state, queue, content, terms, turn))
+            at = 16 * (state.next_number - first)
+            append(_accept(state, queue, content, terms, texts[at + 4 : at + 16], turn))
         except FilaError as error:
             append(error)
         done += 1
     return done
 
 
-def _accept(state: State, queue: Queue, content: bytes, terms: Terms, turn: Turn) -> str:
-    """Store one message and return its id."""
+def _accept(state: State, queue: Queue, content: bytes, terms: Terms, text: str, turn: Turn) -> str:
+    """Store one message and return its id, of which `text` is the last part."""
     fairness_key, weight, lane_key, _, _, _, idempotency_key, has_times = terms
     due_ns = expires_ns = 0
     if has_times or queue.default_ttl_ms:
@@ -115,26 +118,24 @@ def _accept(state: State, queue: Queue, content: bytes, terms: Terms, turn: Turn
 
     number = state.next_number
     state.next_number = number + 1
-    message_id = f"{turn.id_prefix}{number:012x}"
-    body = b"\n$" + message_id.encode() + content  # the id as field 1, where the queue was
-    size = len(body)
+    message_id = turn.origin.id_prefix + text
+    size = len(content)
     if size > queue.largest or not queue.pending:
         queue.grew(size)
     places = state.places
     lane = places.lane(queue, fairness_key, weight, lane_key, turn.now.mono_ns)
-    key = message_key(queue.number, number)
     if due_ns or expires_ns:
-        message = Message(key, message_id, None, lane, turn.stamp, number)
-        value = full_head(lane, weight, due_ns, expires_ns, turn.stamp) + body
-        admit(state, message, due_ns, expires_ns, turn)
+        head = full_head(lane, weight, due_ns, expires_ns)
+        admit(state, Message(number, None, lane, turn.origin), due_ns, expires_ns, turn)
     else:
-        value = lane.record_head(weight) + turn.stamp + body
+        head = lane.record_head(weight)
         if places.hot_bytes > state.config.scheduler.hot_bytes:
             places.append(lane, number)  # born cold: memory keeps its number only
         else:
             places.hot_bytes += size
-            places.append(lane, Message(key, message_id, body, lane, turn.stamp, number))
-    turn.write((_MESSAGES, key, value))
+            places.append(lane, number, content, turn.origin)
+    value = b"".join((head, turn.front, text.encode(), content))
+    turn.write((_MESSAGES, message_key(queue.number, number), value))
     if idempotency_key:
         idempotency.remember(turn, queue, idempotency_key, message_id)
     queue.counters.enqueued += 1
@@ -142,10 +143,8 @@ def _accept(state: State, queue: Queue, content: bytes, terms: Terms, turn: Turn
     return message_id
 
 
-def full_head(
-    lane: Lane, weight: int, due_ns: int, expires_ns: int, stamp: bytes, ttl_ms: int = 0
-) -> bytes:
-    """Return the stored head of a message that may have times of its own."""
+def full_head(lane: Lane, weight: int, due_ns: int, expires_ns: int, ttl_ms: int = 0) -> bytes:
+    """Return the stored head, up to its stamp, of a message that may have times of its own."""
     head = Head(
         fairness_key=lane.key.name,
         weight=weight,
@@ -155,7 +154,7 @@ def full_head(
         expires_at_ns=expires_ns,
         ttl_ms=ttl_ms,
     )
-    return records.full_head(head, stamp)
+    return records.framed_head(head)
 
 
 def admit(state: State, message: Message, due_ns: int, expires_ns: int, turn: Turn) -> None:
@@ -170,7 +169,7 @@ def admit(state: State, message: Message, due_ns: int, expires_ns: int, turn: Tu
     elif expires_ns:
         places.insert(lane, message.order, message)
     else:
-        places.append(lane, message)
+        places.append(lane, message.order, message)
 
 
 def check_room(queue: Queue) -> None:

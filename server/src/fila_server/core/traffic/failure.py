@@ -97,9 +97,10 @@ def requeue(
     """
     now = turn.now
     retry = _retry(state, message, attempts, error, cause, turn)
-    message.attempt = attempts
-    message.order = retry.order = state.number()
-    message.details().has_retry = True
+    extra = message.details()
+    extra.attempt = attempts
+    extra.order = retry.order = state.number()
+    extra.has_retry = True
     if delay_ms:
         retry.delay_ms = delay_ms
         retry.deliver_at_ns = now.wall_ns + delay_ms * NS_PER_MS
@@ -110,7 +111,7 @@ def requeue(
         if message.is_mortal:
             places.insert(lane, message.order, message)
         else:
-            places.append(lane, message)
+            places.append(lane, message.order, message)
     turn.batch.put(Column.RETRIES, message.key, retry.SerializeToString())
 
 
@@ -186,7 +187,7 @@ def end_lives(state: State, turn: Turn, limit: int) -> None:
         queue = lane.key.queue
         if message.grant is not None or queue.is_deleted:
             continue  # a failed delivery looks at the time to live by itself
-        if queue.delayed.get(message.id) is message:
+        if queue.delayed.get(message.number) is message:
             places.undelay(message)
         elif places.remove(lane, message.order) is None:
             continue

@@ -18,10 +18,12 @@ from fila_server.core.clock import NS_PER_MS, NS_PER_S
 from fila_server.core.commands import SettleGrants
 from fila_server.core.names import shown
 from fila_server.core.schedule.message import Grant, Message
+from fila_server.core.schedule.queue import by_id
 from fila_server.core.traffic import failure, settlement
 from fila_server.core.traffic.delivery import store_lease
 from fila_server.core.turn import SLICE, Turn
 from fila_server.core.wire.answers import Settled
+from fila_server.core.wire.records import message_key
 from fila_server.errors import FilaError, InvalidArgument, LeaseExpired
 from fila_server.storage.api import Column
 
@@ -128,7 +130,7 @@ def _scope(state: State, item: GrantSettlement) -> _Scope:
     excepted = frozenset(item.except_message_ids)
     count = sum([grant.left for grant in grants])
     for message_id in excepted:
-        message = queue.leases.get(message_id)
+        message = by_id(queue.leases, message_id)
         if message is not None and message.grant is not None and message.grant.token == token:
             count -= 1
     expected = item.expected_messages
@@ -198,8 +200,9 @@ def _ack_under(state: State, grant: Grant, messages: list[Message], turn: Turn) 
         settlement.retire(state, grant, turn)
     write = turn.write
     column = Column.MESSAGES
+    number = grant.queue.number
     for message in messages:
-        write((column, message.key, None))
+        write((column, message_key(number, message.number), None))
         if message.extra is not None:
             failure.forget_records(state, message, turn)
         message.lane.key.usage.acked += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fila.v1.admin_pb2 import QueueConfig
 from fila.v1.service_pb2 import EnqueueRequest
 from fila_server.core.clock import NS_PER_MS
-from fila_server.core.schedule.message import Message
+from fila_server.core.schedule.message import Message, Origin
 from fila_server.core.schedule.queue import DEAD_LETTER_SUFFIX, Queue
 from fila_server.core.traffic import enqueue
 from fila_server.core.traffic.definition import add_queue
@@ -91,20 +91,15 @@ def redrive(
     if target.default_ttl_ms:
         expires_ns = turn.now.wall_ns + target.default_ttl_ms * NS_PER_MS
     number = records.key_number(key)
-    message = Message(
-        records.message_key(target.number, number),
-        records.body_id(body),
-        None,
-        lane,
-        stamp,
-        state.number(),
-    )
-    message.details().has_retry = True
+    message = Message(number, None, lane, Origin(stamp, records.cut(body)[0]))
+    extra = message.details()
+    extra.order = state.number()
+    extra.has_retry = True
     again = Retry(order=message.order, last_error=retry.last_error, failures=retry.failures)
     turn.batch.delete(Column.MESSAGES, key)
     turn.batch.delete(Column.RETRIES, key)
-    head_bytes = enqueue.full_head(lane, weight, 0, expires_ns, stamp, target.default_ttl_ms)
-    turn.batch.put(Column.MESSAGES, message.key, head_bytes + body)
+    head_bytes = enqueue.full_head(lane, weight, 0, expires_ns, target.default_ttl_ms)
+    turn.batch.put(Column.MESSAGES, message.key, head_bytes + stamp + body)
     turn.batch.put(Column.RETRIES, message.key, again.SerializeToString())
     target.grew(len(body))
     target.counters.enqueued += 1

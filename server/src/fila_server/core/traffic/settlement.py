@@ -12,6 +12,7 @@ from fila_server.core.clock import NS_PER_MS
 from fila_server.core.commands import Ack, CloseConsumer, Extend, FrameTaken, Nack
 from fila_server.core.names import shown
 from fila_server.core.schedule.message import Grant, Message
+from fila_server.core.schedule.queue import by_id
 from fila_server.core.traffic import failure
 from fila_server.core.traffic.delivery import lease_key, store_lease
 from fila_server.core.turn import SLICE, Turn
@@ -65,13 +66,13 @@ def _ack_some(
             if queue is None:
                 append(_unknown_queue(state, name))
                 continue
-        message = queue.leases.get(item.message_id)
+        message = by_id(queue.leases, item.message_id)
         if message is None:
             append(_not_leased(turn, queue, item.message_id, item.lease_token))
             continue
         token = item.lease_token
         if token and token != message.grant.token:  # type: ignore[union-attr]
-            append(_stale(message.id))
+            append(_stale(item.message_id))
             continue
         grant = unlease(message)
         if not grant.left:
@@ -344,7 +345,7 @@ def _take_back(state: State, grant: Grant, messages: list[Message], turn: Turn) 
 
 
 def _leased(turn: Turn, queue: Queue, message_id: str, token: str) -> tuple[Message, Grant]:
-    message = queue.leases.get(message_id)
+    message = by_id(queue.leases, message_id)
     if message is None:
         raise _not_leased(turn, queue, message_id, token)
     grant = message.grant

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What goes out, as bytes: delivery frames, and the answers to batches.
 
-A delivery is a stored body followed by metadata (field 4) and timestamps (field 5). So delivering
-concatenates bytes. Answers in which every item succeeded are put together the same way, because
-they are the common case and run per message.
+A delivery is a stored body (id, headers, payload) followed by metadata (field 4) and timestamps
+(field 5). So delivering concatenates bytes. Answers in which every item succeeded are put together
+the same way, because they are the common case and run per message.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fila.v1.messages_pb2 import Failure, MessageMetadata
-from fila_server.core.wire.records import stamp_ns
+from fila_server.core.wire.records import ID_BYTES, stamp_ns
 from fila_server.core.wire.records_pb2 import StoredFailure
 from fila_server.core.wire.varint import varint
 
 # Length prefixes of ordinary messages, made once: `\n` is the tag of ConsumeResponse.messages.
 _FRAME_PREFIXES = [b"\n" + varint(n) for n in range(4096)]
-# Tags and lengths around one delivery, its token and its three timestamps, at most.
-DELIVERY_BYTES = 128
+# Tags and lengths around one delivery, its id, its token and its three timestamps, at most.
+DELIVERY_BYTES = 128 + ID_BYTES
 
 
 def frame_prefix(length: int) -> bytes:

@@ -34,7 +34,7 @@ PIECE_ITEMS = 500
 PIECE_BYTES = 256 * 1024
 
 ITEM_TAG = 0x0A
-_QUEUE_TAG, _HEADER_TAG, _PAYLOAD_TAG = 0x0A, 0x12, 0x1A
+_QUEUE_TAG, _HEADER_TAG, _PAYLOAD_TAG, _KEY_TAG = 0x0A, 0x12, 0x1A, 0x22
 # Terms of enqueues with times of their own are rarely seen twice; past this they start over.
 _TERMS_KEPT = 4096
 # Terms with long keys are read anew each time.
@@ -199,7 +199,12 @@ class Intake:
     def _terms(self, encoded: bytes) -> Terms | FilaError:
         """Return what the encoded terms say, or what is out of range in them."""
         try:
-            terms = self._read(EnqueueRequest.FromString(encoded))
+            if encoded[0] == _KEY_TAG and encoded[1] == len(encoded) - 2 < 0x80:
+                # A fairness key and nothing else: with more keys than are kept this is common.
+                terms = Terms(encoded[2:].decode())
+                check_key("fairness_key", terms.fairness_key, self._limits)
+            else:
+                terms = self._read(EnqueueRequest.FromString(encoded))
         except InvalidArgument as error:
             return error
         is_common = not terms.idempotency_key and not terms.deliver_at_ns
