@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fila
 _CORE = ("server/pyproject.toml", "server/src/**/*.py")
 _EDGE = ("server/edge/pyproject.toml", "server/edge/Cargo.toml", "server/edge/**/*.rs")
 _EDGE_TYPES = "server/edge/*.pyi"
+_KEPT_S = 7 * 24 * 3600
 
 
 def wheels() -> list[Path]:
@@ -37,8 +39,8 @@ def wheels() -> list[Path]:
 def _wheel(package: str, sources: Iterable[str], settings: dict[str, str]) -> Path:
     kept = CACHE / "wheels" / package.replace("/", "-") / _digest(sources)
     if not any(kept.glob("*.whl")):
-        shutil.rmtree(kept.parent, ignore_errors=True)  # those of older sources
-        kept.parent.mkdir(parents=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _forget_old(kept.parent)
         folder = tempfile.mkdtemp(prefix="build-", dir=kept.parent)
         # By way of a source archive, so that what a build leaves behind is left there. Cargo's part
         # of it, too: it tells by times whether a source has changed, and those in an archive are
@@ -51,6 +53,13 @@ def _wheel(package: str, sources: Iterable[str], settings: dict[str, str]) -> Pa
         Path(folder).rename(kept)
     (found,) = kept.glob("*.whl")
     return found
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove what no build has made or begun of late; another checkout may be at work."""
+    for built in folder.iterdir():
+        if time.time() - built.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(built, ignore_errors=True)
 
 
 def _digest(patterns: Iterable[str]) -> str:

@@ -115,6 +115,8 @@ ARRIVAL_MS = 60_000
 # Requests of one pipeline under way. A client's two batches of a kind and whoever sends on its own
 # find room; a client that never reads its answers holds no more than these.
 PIPELINE_REQUESTS_MAX = 16
+# Peeks under way, each of which puts together an answer of a frame's size at most.
+PEEKS_MAX = 8
 # Answers that nobody has read yet, of all connections: as many as seventy of the largest, which is
 # more than callers that read have on their way to them.
 UNREAD_BYTES = 256 * MIB

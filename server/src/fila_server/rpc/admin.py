@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from fila.v1 import admin_pb2 as pb
@@ -115,7 +116,9 @@ async def perform(engine: Engine, method: str, request: Any) -> Any:
     if method in _KEY_METHODS:
         return await _manage_keys(engine, request)
     permit(method, request)
-    response = await engine.ask(lambda ticket: Admin(ticket, request))
+    # Answers that are put together at the same time would be in memory at the same time.
+    async with engine.peeks if isinstance(request, pb.PeekRequest) else nullcontext():
+        response = await engine.ask(lambda ticket: Admin(ticket, request))
     if isinstance(response, pb.ListQueuesResponse):
         return _visible(response)
     if isinstance(response, pb.GetStatusResponse):

@@ -42,6 +42,7 @@ from fila_server.core.schedule.queue import Queue
 from fila_server.core.state import HookFactory, State
 from fila_server.core.turn import BRIEF, FULL, SHARED, Room
 from fila_server.errors import FilaError, Overloaded, ShuttingDown, StorageFailed
+from fila_server.limits import PEEKS_MAX
 from fila_server.runtime.backups import Backups
 from fila_server.runtime.disk import Disk
 from fila_server.runtime.figures import Figures
@@ -122,6 +123,7 @@ class Engine:
         self._waiting = 0  # callers that wait for an answer
         self._sinks: dict[int, Sink] = {}
         self.lasting: set[Lasting] = set()  # other calls that end with the engine
+        self.peeks = asyncio.Semaphore(PEEKS_MAX)  # held by callers of large answers
         self._scheduled = False
         self._rest: asyncio.TimerHandle | None = None  # from heavy work
         self._attentive_until_s = 0.0
