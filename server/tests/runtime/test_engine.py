@@ -22,6 +22,8 @@ from fila_server.errors import (
     ShuttingDown,
     StorageFailed,
 )
+from fila_server.limits import PEEKS_MAX
+from fila_server.rpc.admin import perform
 from fila_server.storage.api import Column, Storage
 from fila_server.storage.memory import MemoryStorage
 from server.tests.runtime.driver import Broken, Patient, Start, Wrapped, eventually
@@ -439,3 +441,32 @@ async def test_never_leaves_it_to_the_system_until_the_end(start: Start) -> None
     assert store.syncs == begun and memory.unsynced_groups > 0
     driver.engine.stop()
     assert memory.unsynced_groups == 0
+
+
+# --- Large answers --------------------------------------------------------------------------------
+
+
+async def test_few_of_many_peeks_are_under_way_at_a_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(MemoryStorage())
+    await driver.create("q")
+    await asyncio.gather(*(driver.enqueue("q") for _ in range(50)))
+    under_way, most, ask = 0, 0, driver.engine.ask
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await ask(*arguments)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(driver.engine, "ask", counted)
+    request = pb.PeekRequest(queue="q", limit=50)
+    pages = await asyncio.gather(
+        *(perform(driver.engine, "Peek", request) for _ in range(10 * PEEKS_MAX))
+    )
+    assert {len(page.messages) for page in pages} == {50}
+    assert most == PEEKS_MAX
