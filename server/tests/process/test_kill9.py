@@ -14,7 +14,7 @@ from server.tests.broker_process import BrokerProcess, free_port
 from server.tests.process.crashing_broker import POINTS
 from server.tests.process.ledger import QUEUE, VISIBILITY_MS, Ledger, Traffic, drain
 
-ROUNDS = 12
+ROUNDS = 6  # `nox -s torture` has many more
 CRASHING = (sys.executable, str(Path(__file__).with_name("crashing_broker.py")))
 
 

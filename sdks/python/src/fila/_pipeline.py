@@ -32,8 +32,6 @@ from fila.errors import (
 )
 from fila.v1.service_pb2 import PipelineRequest, PipelineResponse
 
-_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # only in the stubs
-
 METHOD = _wire.service_method("Pipeline")
 # A broker ends a stream whose message exceeds its limit. A larger request is one large message.
 _REQUEST_BYTES_MAX = _wire.BATCH_BYTES_MAX
@@ -227,8 +225,9 @@ class _Stream:
 
     async def read(self) -> None:
         failure: FilaError | None = None
+        eof = grpc.aio.EOF  # type: ignore[attr-defined]  # only in its stubs
         try:
-            while (answer := await self._call.read()) is not _EOF:
+            while (answer := await self._call.read()) is not eof:
                 if not self._handed_over:
                     failure = _GarbledError("an answer to nothing").failure
                     break
