@@ -114,8 +114,9 @@ def test(session: nox.Session) -> None:
     two = ("-n", "2", "--dist", "worksteal")
     session.run("pytest", *two, "-m", "not serial", *slowest, *elsewhere, *folders)
     modules = (module for folder in folders for module in (ROOT / folder).rglob("test_*.py"))
-    if any("mark.serial" in module.read_text() for module in modules):
-        session.run("pytest", "-m", "serial", *slowest, *folders)
+    alone = [str(module) for module in modules if "mark.serial" in module.read_text()]
+    if alone:
+        session.run("pytest", "-m", "serial", *slowest, *alone)
 
 
 @nox.session
