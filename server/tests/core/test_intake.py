@@ -42,7 +42,9 @@ def terms_of(draft: Draft) -> Terms:
 @given(st.lists(requests, max_size=5))
 def test_drafts_hold_what_the_requests_say(items: list[EnqueueRequest]) -> None:
     taken = intake()
-    for _ in range(2):  # the second time from what it remembers
+    for number in range(3):  # the second time from what it remembers, then with all forgotten
+        if number == 2:
+            taken._known.clear()
         drafts = taken.drafts(EnqueueBatchRequest(messages=items).SerializeToString())
         assert len(drafts) == len(items)
         for item, draft in zip(items, drafts, strict=True):
@@ -119,6 +121,8 @@ def test_what_is_remembered_stays_bounded() -> None:
     for number in range(10_000):
         taken.draft(EnqueueRequest(queue="q", fairness_key=f"k{number}").SerializeToString())
     assert len(taken._known) <= 4096
+    # What everybody knows is forgotten with the rest, and found again.
+    assert terms_of(taken.draft(EnqueueRequest(queue="q").SerializeToString())) == Terms()
 
 
 def test_terms_that_few_will_repeat_are_not_remembered() -> None:

@@ -199,7 +199,7 @@ class Intake:
     def _terms(self, encoded: bytes) -> Terms | FilaError:
         """Return what the encoded terms say, or what is out of range in them."""
         try:
-            if encoded[0] == _KEY_TAG and encoded[1] == len(encoded) - 2 < 0x80:
+            if encoded and encoded[0] == _KEY_TAG and encoded[1] == len(encoded) - 2 < 0x80:
                 # A fairness key and nothing else: with more keys than are kept this is common.
                 terms = Terms(encoded[2:].decode())
                 check_key("fairness_key", terms.fairness_key, self._limits)
