@@ -6,9 +6,7 @@ and not at the client's inside. Nothing of it outlives its test: a script that s
 for, and one that answers nonsense fails the test that wrote it, not one that runs later.
 """
 
-import contextlib
 import itertools
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,36 +38,6 @@ class Seen:
     request: Any
     metadata: dict[str, str]
     time_remaining: float | None
-    is_carried: bool = False  # by a pipeline
-
-
-class Refused(Exception):
-    """A request of a pipeline is refused as a whole."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-        self.text = text
-
-
-class CarriedContext:
-    """What a script sees of a request that came through a pipeline: a refusal for a reason is that
-    request's, one without ends the stream."""
-
-    def __init__(self, context: grpc.ServicerContext) -> None:
-        self._context = context
-        self._reason = ""
-
-    def set_trailing_metadata(self, metadata: Any) -> None:
-        self._reason = dict(metadata).get("fila-reason", "")
-
-    def abort(self, code: grpc.StatusCode, text: str) -> None:
-        if self._reason:
-            raise Refused(self._reason, text)
-        self._context.abort(code, text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
 
 
 class ScriptedBroker:
@@ -80,10 +48,7 @@ class ScriptedBroker:
         port: int = 0,
         credentials: grpc.ServerCredentials | None = None,
         scripts: Mapping[str, Script] = MappingProxyType({}),
-        pipelines: bool = False,
     ) -> None:
-        self.has_pipelines = pipelines
-        self.pipelines = 0  # that were asked for
         self.seen: list[Seen] = []
         self.defects: list[str] = []
         self.scripts: dict[str, Script] = {
@@ -151,51 +116,9 @@ class ScriptedBroker:
         methods = {
             name: self._stream(name) if name in ("Consume", "Backup") else self._unary(name)
             for name in vars(base)
-            if not name.startswith("_") and name != "Pipeline"
+            if not name.startswith("_")
         }
-        if hasattr(base, "Pipeline"):
-            methods["Pipeline"] = self._pipeline()
         return type("Scripted" + base.__name__, (base,), methods)()
-
-    def _pipeline(self) -> Callable[..., Any]:
-        def handle(_: Any, requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            self.pipelines += 1
-            if not self.has_pipelines:
-                context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            context.send_initial_metadata(())
-            with self._watched("Pipeline"):
-                if "Pipeline" in self.scripts:
-                    yield from self.scripts["Pipeline"](requests, context)
-                    return
-                answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-                threading.Thread(target=self._carry, args=(requests, context, answers)).start()
-                for answer in iter(answers.get, None):
-                    yield answer.result(PATIENCE_S)
-
-        return handle
-
-    def _carry(self, requests: Any, context: Any, answers: "queue.SimpleQueue[Any]") -> None:
-        """Lets the scripts of the batch calls answer what comes through a pipeline."""
-        with contextlib.suppress(grpc.RpcError, RuntimeError):
-            for request in requests:
-                answers.put(self._pool.submit(self._carried, request, context))
-        answers.put(None)
-
-    def _carried(self, request: Any, context: Any) -> Any:
-        field = request.WhichOneof("call")
-        inner = getattr(request, field)
-        name = type(inner).__name__.removesuffix("Request")
-        self._record(name, inner, context)
-        self.seen[-1].is_carried = True
-        carried = CarriedContext(context)
-        with self._watched(name):
-            try:
-                answer = self.scripts[name](inner, carried)
-            except Refused as refusal:
-                reason = f"ERROR_REASON_{refusal.reason}"
-                error = messages_pb2.ItemError(reason=reason, message=refusal.text)
-                return service_pb2.PipelineResponse(error=error)
-        return service_pb2.PipelineResponse(**{field: answer})
 
     def _unary(self, name: str) -> Callable[..., Any]:
         def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Any:
@@ -220,9 +143,7 @@ class ScriptedBroker:
         try:
             yield
         except Exception as error:
-            is_left = isinstance(error, grpc.RpcError)  # a stream whose client has left
-            # The rest of it is how gRPC's abort() leaves.
-            if not is_left and (type(error) is not Exception or error.args):
+            if type(error) is not Exception or error.args:  # that is how gRPC's abort() leaves
                 self.defects.append(f"{name}: {error!r}")
             raise
 

@@ -19,15 +19,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as ProtobufMessage
 
-from fila import _pipeline, errors, tracing
+from fila import errors, tracing
 from fila._version import __version__
-from fila.errors import (
-    CancelledError,
-    ClientClosedError,
-    DeadlineExceededError,
-    FilaError,
-    UnavailableError,
-)
+from fila.errors import ClientClosedError, DeadlineExceededError, FilaError, UnavailableError
 from fila.options import Backoff, TlsOptions
 
 T = TypeVar("T")
@@ -129,12 +123,6 @@ class Endpoint:
     def metadata(self, trace: Mapping[str, str]) -> Metadata:
         """What travels beside a request: the API key and the trace context."""
         return (*self._metadata, *trace.items()) if trace else self._metadata
-
-    def ended(self) -> FilaError:
-        """What a stream that was ended from here means."""
-        if self.closed:
-            return ClientClosedError()
-        return CancelledError("the stream was cancelled", code="CANCELLED")
 
     def failure(
         self, error: grpc.RpcError, queue: str | None = None, message_id: str | None = None
@@ -245,11 +233,6 @@ class AsyncConnection(Endpoint):
         self._channel: grpc.aio.Channel | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._courtesies: set[asyncio.Task[None]] = set()
-        self._pipelines = _pipeline.Pipelines(self, self._open_pipeline, self.spawn)
-
-    def _open_pipeline(self) -> Any:
-        stub: Any = self._open_channel().stream_stream(_pipeline.METHOD, None, None)
-        return stub(metadata=self.metadata({}))
 
     def _open_channel(self) -> "grpc.aio.Channel":
         # Not in the constructor: clients are often created before their loop runs.
@@ -284,11 +267,6 @@ class AsyncConnection(Endpoint):
         """Sends one encoded request and waits for the answer."""
         self.check_open()
         self.check_time(timeout)
-        deadline = time.monotonic() + timeout
-        answer = await self._pipelines.send(method, request, timeout, trace)
-        if answer is not None:
-            return answer
-        timeout = deadline - time.monotonic()
         stub = self._stubs.get(method)
         if stub is None:
             stub = self._open_channel().unary_unary(method, None, response.FromString)
@@ -341,7 +319,6 @@ class AsyncConnection(Endpoint):
         if self._courtesies:
             await asyncio.wait(self._courtesies)
         self.closed = True
-        self._pipelines.close()
         if self._channel is not None:
             await self._channel.close(None)
         if self._background:

@@ -77,20 +77,11 @@ class Batch(Generic[T]):
 
 def item_error(error: messages_pb2.ItemError, item: Item) -> FilaError:
     """The typed error of one item."""
-    reason = _reason(error)
-    return errors.from_reason(reason, error.message, queue=item.queue, message_id=item.message_id)
-
-
-def request_error(error: messages_pb2.ItemError) -> FilaError:
-    """The typed error of a request that was refused as a whole."""
-    return errors.from_reason(_reason(error), error.message)
-
-
-def _reason(error: messages_pb2.ItemError) -> str:
     try:
-        return messages_pb2.ErrorReason.Name(error.reason).removeprefix(_REASON_PREFIX)
+        reason = messages_pb2.ErrorReason.Name(error.reason).removeprefix(_REASON_PREFIX)
     except ValueError:  # The broker is newer than this SDK.
-        return str(error.reason)
+        reason = str(error.reason)
+    return errors.from_reason(reason, error.message, queue=item.queue, message_id=item.message_id)
 
 
 ENQUEUE: Batch[EnqueueResult] = Batch(
