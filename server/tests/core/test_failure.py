@@ -16,12 +16,13 @@ from fila.v1.messages_pb2 import (
     FAILURE_CAUSE_NACK,
     Message,
 )
-from fila.v1.service_pb2 import EnqueueRequest, NackRequest
+from fila.v1.service_pb2 import EnqueueRequest, GrantNack, NackRequest
 from fila_server.config import LuaConfig
 from fila_server.core.commands import Admin, Enqueue, FrameTaken, Nack
 from fila_server.core.turn import HOOK_NS
+from fila_server.core.wire.answers import Settled
 from fila_server.core.wire.records_pb2 import Retry
-from fila_server.errors import DiskFull
+from fila_server.errors import DiskFull, InvalidArgument
 from fila_server.runtime.hooks import compile_hooks
 from fila_server.storage.api import Column
 from server.tests.core.harness import Harness, S, check_consistent
@@ -122,6 +123,38 @@ def test_a_hook_that_gives_up_is_a_cause(h: Harness) -> None:
         (FAILURE_CAUSE_NACK, "no"),
         (FAILURE_CAUSE_HOOK, "give up"),
     ]
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["nack", "grant"])
+def test_what_its_consumer_calls_hopeless_is_dead_at_once(h: Harness, is_whole: bool) -> None:
+    h.create("hooked", on_failure_script=GIVES_UP, max_attempts=100, retry_delay_ms=5_000)
+    h.enqueue("hooked")
+    fail(h, "no", "hooked")
+    h.clock.advance(5)
+    message = take(h, "hooked")
+    if is_whole:
+        nack = GrantNack(error="bad address", dead_letter=True)
+        assert h.settle("hooked", message.metadata.lease_token, nack=nack) == Settled(1)
+    else:
+        assert h.nack("hooked", message.id, error="bad address", dead_letter=True) is None
+    letter = take(h, "hooked.dlq")
+    assert past(letter.metadata.failures) == [
+        (FAILURE_CAUSE_NACK, "no"),
+        (FAILURE_CAUSE_NACK, "bad address"),
+    ]
+    # There is nowhere further to go: a dead letter is retried where it is.
+    assert h.nack("hooked.dlq", letter.id, error="still bad", dead_letter=True) is None
+    assert take(h, "hooked.dlq").metadata.last_error == "still bad"
+    check_consistent(h)
+
+
+def test_hopeless_and_later_exclude_each_other(h: Harness) -> None:
+    h.enqueue("q")
+    message = take(h)
+    error = h.nack("q", message.id, retry_after_ms=5, dead_letter=True)
+    assert isinstance(error, InvalidArgument)
+    assert str(error) == "dead_letter and retry_after_ms exclude each other; give one of them"
+    assert h.ack("q", message.id) is None
 
 
 def test_backpressure_is_no_failure(h: Harness) -> None:

@@ -209,12 +209,14 @@ class Clients:
         return request
 
     def _press(self, request: pb.NackRequest | pb.GrantNack, held: Held) -> None:
-        """Let it be backpressure, perhaps."""
+        """Let it be backpressure, perhaps, or hopeless."""
         random = self._random
         if random.random() < 0.5:
             request.retry_after_ms = random.choice((0, 0, 10, 5000, 7_200_000))
             if held.throttle_keys and random.random() < 0.4:
                 request.throttle_key = random.choice(held.throttle_keys)
+        elif random.random() < 0.1:
+            request.dead_letter = True
 
     def settle_frames(self) -> None:
         """Settle a frame or two by their tokens: all that is left, or all but some."""

@@ -265,7 +265,9 @@ class Ledger:
     def nacked(self, letter: Letter, item: Any, now: Now) -> None:
         self._count(letter, "nacked")
         if not item.HasField("retry_after_ms"):
-            self._fail(self._released(letter), item.error, FAILURE_CAUSE_NACK, now)
+            self._fail(
+                self._released(letter), item.error, FAILURE_CAUSE_NACK, now, item.dead_letter
+            )
             return
         if item.throttle_key and not self._home(letter).parent:
             most_ms = self.config.limits.max_backpressure_ms
@@ -325,7 +327,9 @@ class Ledger:
         self.put(letter)
         return letter
 
-    def _fail(self, letter: Letter, error: str, cause: int, now: Now) -> None:
+    def _fail(
+        self, letter: Letter, error: str, cause: int, now: Now, is_hopeless: bool = False
+    ) -> None:
         """Count an attempt, and retry or bury the message."""
         if letter.ends is not None and letter.ends.mono_ns <= now.mono_ns:
             self._time_out(letter)
@@ -337,8 +341,10 @@ class Ledger:
         if config.retry_delay_ms:
             longest = config.retry_delay_max_ms or _HOUR_MS
             delay_ms = min(longest, config.retry_delay_ms << min(attempts - 1, 40))
-        is_dead = 0 < config.max_attempts <= attempts
-        if config.on_failure_script == PATIENT and not is_dead:
+        is_dead = is_hopeless or 0 < config.max_attempts <= attempts
+        if is_hopeless:
+            pass
+        elif config.on_failure_script == PATIENT and not is_dead:
             action, delay_ms = fate(attempts)
             is_dead = action == "dlq"
             cause = FAILURE_CAUSE_HOOK if is_dead else cause

@@ -728,7 +728,10 @@ type NackRequest struct {
 	// 0 gives it back at once, to the place that it had.
 	RetryAfterMs *uint64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3,oneof" json:"retry_after_ms,omitempty"`
 	// With retry_after_ms: this throttle key lets nothing through, for anybody, until then.
-	ThrottleKey   string `protobuf:"bytes,6,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	ThrottleKey string `protobuf:"bytes,6,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	// Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+	// left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+	DeadLetter    bool `protobuf:"varint,7,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +806,13 @@ func (x *NackRequest) GetThrottleKey() string {
 		return x.ThrottleKey
 	}
 	return ""
+}
+
+func (x *NackRequest) GetDeadLetter() bool {
+	if x != nil {
+		return x.DeadLetter
+	}
+	return false
 }
 
 // The message was retried or dead-lettered.
@@ -1483,7 +1493,9 @@ type GrantNack struct {
 	RetryAfterMs *uint64 `protobuf:"varint,2,opt,name=retry_after_ms,json=retryAfterMs,proto3,oneof" json:"retry_after_ms,omitempty"`
 	// With retry_after_ms: this throttle key, which one of the messages carries, lets nothing
 	// through, for anybody, until then.
-	ThrottleKey   string `protobuf:"bytes,3,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	ThrottleKey string `protobuf:"bytes,3,opt,name=throttle_key,json=throttleKey,proto3" json:"throttle_key,omitempty"`
+	// Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+	DeadLetter    bool `protobuf:"varint,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1537,6 +1549,13 @@ func (x *GrantNack) GetThrottleKey() string {
 		return x.ThrottleKey
 	}
 	return ""
+}
+
+func (x *GrantNack) GetDeadLetter() bool {
+	if x != nil {
+		return x.DeadLetter
+	}
+	return false
 }
 
 // Prolongs the leases of a grant, counted from now.
@@ -2044,7 +2063,7 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x1f\n" +
 	"\vlease_token\x18\x03 \x01(\tR\n" +
 	"leaseToken\"\r\n" +
-	"\vAckResponse\"\xda\x01\n" +
+	"\vAckResponse\"\xfb\x01\n" +
 	"\vNackRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1d\n" +
 	"\n" +
@@ -2053,7 +2072,9 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\vlease_token\x18\x04 \x01(\tR\n" +
 	"leaseToken\x12)\n" +
 	"\x0eretry_after_ms\x18\x05 \x01(\x04H\x00R\fretryAfterMs\x88\x01\x01\x12!\n" +
-	"\fthrottle_key\x18\x06 \x01(\tR\vthrottleKeyB\x11\n" +
+	"\fthrottle_key\x18\x06 \x01(\tR\vthrottleKey\x12\x1f\n" +
+	"\vdead_letter\x18\a \x01(\bR\n" +
+	"deadLetterB\x11\n" +
 	"\x0f_retry_after_ms\"\x0e\n" +
 	"\fNackResponse\":\n" +
 	"\x0fAckBatchRequest\x12'\n" +
@@ -2093,11 +2114,13 @@ const file_fila_v1_service_proto_rawDesc = "" +
 	"\x06extend\x18\a \x01(\v2\x17.fila.v1.GrantExtensionH\x00R\x06extendB\b\n" +
 	"\x06action\"\n" +
 	"\n" +
-	"\bGrantAck\"\x82\x01\n" +
+	"\bGrantAck\"\xa3\x01\n" +
 	"\tGrantNack\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12)\n" +
 	"\x0eretry_after_ms\x18\x02 \x01(\x04H\x00R\fretryAfterMs\x88\x01\x01\x12!\n" +
-	"\fthrottle_key\x18\x03 \x01(\tR\vthrottleKeyB\x11\n" +
+	"\fthrottle_key\x18\x03 \x01(\tR\vthrottleKey\x12\x1f\n" +
+	"\vdead_letter\x18\x04 \x01(\bR\n" +
+	"deadLetterB\x11\n" +
 	"\x0f_retry_after_ms\"-\n" +
 	"\x0eGrantExtension\x12\x1b\n" +
 	"\textend_ms\x18\x01 \x01(\x04R\bextendMs\"F\n" +

@@ -418,6 +418,10 @@ pub struct NackRequest {
     /// With retry_after_ms: this throttle key lets nothing through, for anybody, until then.
     #[prost(string, tag = "6")]
     pub throttle_key: ::prost::alloc::string::String,
+    /// Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+    /// left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+    #[prost(bool, tag = "7")]
+    pub dead_letter: bool,
 }
 /// The message was retried or dead-lettered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -553,6 +557,9 @@ pub struct GrantNack {
     /// through, for anybody, until then.
     #[prost(string, tag = "3")]
     pub throttle_key: ::prost::alloc::string::String,
+    /// Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+    #[prost(bool, tag = "4")]
+    pub dead_letter: bool,
 }
 /// Prolongs the leases of a grant, counted from now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

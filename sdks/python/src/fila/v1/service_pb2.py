@@ -26,7 +26,7 @@ from fila.v1 import messages_pb2 as fila_dot_v1_dot_messages__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66ila/v1/service.proto\x12\x07\x66ila.v1\x1a\x16\x66ila/v1/messages.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x02\n\x0e\x45nqueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x35\n\x07headers\x18\x02 \x03(\x0b\x32$.fila.v1.EnqueueRequest.HeadersEntry\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x14\n\x0c\x66\x61irness_key\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\r\x12\x15\n\rthrottle_keys\x18\x06 \x03(\t\x12\x15\n\rthrottle_cost\x18\x07 \x01(\r\x12\x10\n\x08\x64\x65lay_ms\x18\x08 \x01(\x04\x12.\n\ndeliver_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06ttl_ms\x18\n \x01(\x04\x12\x17\n\x0fidempotency_key\x18\x0b \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x0f\x45nqueueResponse\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"@\n\x13\x45nqueueBatchRequest\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.fila.v1.EnqueueRequest\"?\n\x14\x45nqueueBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.fila.v1.EnqueueResult\"Y\n\rEnqueueResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.fila.v1.ItemError\"h\n\x0e\x43onsumeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x15\n\rmax_in_flight\x18\x02 \x01(\r\x12\x11\n\tmax_batch\x18\x03 \x01(\r\x12\x1d\n\x15visibility_timeout_ms\x18\x04 \x01(\x04\"5\n\x0f\x43onsumeResponse\x12\"\n\x08messages\x18\x01 \x03(\x0b\x32\x10.fila.v1.Message\"e\n\x0eReceiveRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x04\x12\x1d\n\x15visibility_timeout_ms\x18\x04 \x01(\x04\"5\n\x0fReceiveResponse\x12\"\n\x08messages\x18\x01 \x03(\x0b\x32\x10.fila.v1.Message\"D\n\nAckRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\t\"\r\n\x0b\x41\x63kResponse\"\x9a\x01\n\x0bNackRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x13\n\x0blease_token\x18\x04 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cthrottle_key\x18\x06 \x01(\tB\x11\n\x0f_retry_after_ms\"\x0e\n\x0cNackResponse\"4\n\x0f\x41\x63kBatchRequest\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.fila.v1.AckRequest\"8\n\x10\x41\x63kBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.fila.v1.ItemResult\"7\n\x10NackBatchRequest\x12#\n\x05nacks\x18\x01 \x03(\x0b\x32\x14.fila.v1.NackRequest\"9\n\x11NackBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.fila.v1.ItemResult\"A\n\x12\x45xtendLeaseRequest\x12+\n\nextensions\x18\x01 \x03(\x0b\x32\x17.fila.v1.LeaseExtension\"[\n\x0eLeaseExtension\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\t\x12\x11\n\textend_ms\x18\x04 \x01(\x04\"B\n\x13\x45xtendLeaseResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.fila.v1.ExtendLeaseResult\"l\n\x11\x45xtendLeaseResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError\x12\x34\n\x10lease_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x13SettleGrantsRequest\x12-\n\x0bsettlements\x18\x01 \x03(\x0b\x32\x18.fila.v1.GrantSettlement\"\xe7\x01\n\x0fGrantSettlement\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x1a\n\x12\x65xcept_message_ids\x18\x03 \x03(\t\x12\x19\n\x11\x65xpected_messages\x18\x04 \x01(\r\x12 \n\x03\x61\x63k\x18\x05 \x01(\x0b\x32\x11.fila.v1.GrantAckH\x00\x12\"\n\x04nack\x18\x06 \x01(\x0b\x32\x12.fila.v1.GrantNackH\x00\x12)\n\x06\x65xtend\x18\x07 \x01(\x0b\x32\x17.fila.v1.GrantExtensionH\x00\x42\x08\n\x06\x61\x63tion\"\n\n\x08GrantAck\"`\n\tGrantNack\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cthrottle_key\x18\x03 \x01(\tB\x11\n\x0f_retry_after_ms\"#\n\x0eGrantExtension\x12\x11\n\textend_ms\x18\x01 \x01(\x04\"=\n\x14SettleGrantsResponse\x12%\n\x07results\x18\x01 \x03(\x0b\x32\x14.fila.v1.GrantResult\"x\n\x0bGrantResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError\x12\x10\n\x08messages\x18\x02 \x01(\r\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xfd\x01\n\x0fPipelineRequest\x12/\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x1c.fila.v1.EnqueueBatchRequestH\x00\x12\'\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x18.fila.v1.AckBatchRequestH\x00\x12)\n\x04nack\x18\x03 \x01(\x0b\x32\x19.fila.v1.NackBatchRequestH\x00\x12-\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x1b.fila.v1.ExtendLeaseRequestH\x00\x12.\n\x06settle\x18\x05 \x01(\x0b\x32\x1c.fila.v1.SettleGrantsRequestH\x00\x42\x06\n\x04\x63\x61ll\"\xaa\x02\n\x10PipelineResponse\x12\x30\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x1d.fila.v1.EnqueueBatchResponseH\x00\x12(\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x19.fila.v1.AckBatchResponseH\x00\x12*\n\x04nack\x18\x03 \x01(\x0b\x32\x1a.fila.v1.NackBatchResponseH\x00\x12.\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x1c.fila.v1.ExtendLeaseResponseH\x00\x12/\n\x06settle\x18\x05 \x01(\x0b\x32\x1d.fila.v1.SettleGrantsResponseH\x00\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.fila.v1.ItemErrorH\x00\x42\x08\n\x06\x61nswer2\xde\x05\n\x0b\x46ilaService\x12<\n\x07\x45nqueue\x12\x17.fila.v1.EnqueueRequest\x1a\x18.fila.v1.EnqueueResponse\x12K\n\x0c\x45nqueueBatch\x12\x1c.fila.v1.EnqueueBatchRequest\x1a\x1d.fila.v1.EnqueueBatchResponse\x12>\n\x07\x43onsume\x12\x17.fila.v1.ConsumeRequest\x1a\x18.fila.v1.ConsumeResponse0\x01\x12<\n\x07Receive\x12\x17.fila.v1.ReceiveRequest\x1a\x18.fila.v1.ReceiveResponse\x12\x30\n\x03\x41\x63k\x12\x13.fila.v1.AckRequest\x1a\x14.fila.v1.AckResponse\x12\x33\n\x04Nack\x12\x14.fila.v1.NackRequest\x1a\x15.fila.v1.NackResponse\x12?\n\x08\x41\x63kBatch\x12\x18.fila.v1.AckBatchRequest\x1a\x19.fila.v1.AckBatchResponse\x12\x42\n\tNackBatch\x12\x19.fila.v1.NackBatchRequest\x1a\x1a.fila.v1.NackBatchResponse\x12H\n\x0b\x45xtendLease\x12\x1b.fila.v1.ExtendLeaseRequest\x1a\x1c.fila.v1.ExtendLeaseResponse\x12K\n\x0cSettleGrants\x12\x1c.fila.v1.SettleGrantsRequest\x1a\x1d.fila.v1.SettleGrantsResponse\x12\x43\n\x08Pipeline\x12\x18.fila.v1.PipelineRequest\x1a\x19.fila.v1.PipelineResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66ila/v1/service.proto\x12\x07\x66ila.v1\x1a\x16\x66ila/v1/messages.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x02\n\x0e\x45nqueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x35\n\x07headers\x18\x02 \x03(\x0b\x32$.fila.v1.EnqueueRequest.HeadersEntry\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x14\n\x0c\x66\x61irness_key\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\r\x12\x15\n\rthrottle_keys\x18\x06 \x03(\t\x12\x15\n\rthrottle_cost\x18\x07 \x01(\r\x12\x10\n\x08\x64\x65lay_ms\x18\x08 \x01(\x04\x12.\n\ndeliver_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06ttl_ms\x18\n \x01(\x04\x12\x17\n\x0fidempotency_key\x18\x0b \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x0f\x45nqueueResponse\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"@\n\x13\x45nqueueBatchRequest\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.fila.v1.EnqueueRequest\"?\n\x14\x45nqueueBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.fila.v1.EnqueueResult\"Y\n\rEnqueueResult\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.fila.v1.ItemError\"h\n\x0e\x43onsumeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x15\n\rmax_in_flight\x18\x02 \x01(\r\x12\x11\n\tmax_batch\x18\x03 \x01(\r\x12\x1d\n\x15visibility_timeout_ms\x18\x04 \x01(\x04\"5\n\x0f\x43onsumeResponse\x12\"\n\x08messages\x18\x01 \x03(\x0b\x32\x10.fila.v1.Message\"e\n\x0eReceiveRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x04\x12\x1d\n\x15visibility_timeout_ms\x18\x04 \x01(\x04\"5\n\x0fReceiveResponse\x12\"\n\x08messages\x18\x01 \x03(\x0b\x32\x10.fila.v1.Message\"D\n\nAckRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\t\"\r\n\x0b\x41\x63kResponse\"\xaf\x01\n\x0bNackRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x13\n\x0blease_token\x18\x04 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cthrottle_key\x18\x06 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64_letter\x18\x07 \x01(\x08\x42\x11\n\x0f_retry_after_ms\"\x0e\n\x0cNackResponse\"4\n\x0f\x41\x63kBatchRequest\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.fila.v1.AckRequest\"8\n\x10\x41\x63kBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.fila.v1.ItemResult\"7\n\x10NackBatchRequest\x12#\n\x05nacks\x18\x01 \x03(\x0b\x32\x14.fila.v1.NackRequest\"9\n\x11NackBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.fila.v1.ItemResult\"A\n\x12\x45xtendLeaseRequest\x12+\n\nextensions\x18\x01 \x03(\x0b\x32\x17.fila.v1.LeaseExtension\"[\n\x0eLeaseExtension\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\t\x12\x11\n\textend_ms\x18\x04 \x01(\x04\"B\n\x13\x45xtendLeaseResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.fila.v1.ExtendLeaseResult\"l\n\x11\x45xtendLeaseResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError\x12\x34\n\x10lease_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x13SettleGrantsRequest\x12-\n\x0bsettlements\x18\x01 \x03(\x0b\x32\x18.fila.v1.GrantSettlement\"\xe7\x01\n\x0fGrantSettlement\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x1a\n\x12\x65xcept_message_ids\x18\x03 \x03(\t\x12\x19\n\x11\x65xpected_messages\x18\x04 \x01(\r\x12 \n\x03\x61\x63k\x18\x05 \x01(\x0b\x32\x11.fila.v1.GrantAckH\x00\x12\"\n\x04nack\x18\x06 \x01(\x0b\x32\x12.fila.v1.GrantNackH\x00\x12)\n\x06\x65xtend\x18\x07 \x01(\x0b\x32\x17.fila.v1.GrantExtensionH\x00\x42\x08\n\x06\x61\x63tion\"\n\n\x08GrantAck\"u\n\tGrantNack\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x1b\n\x0eretry_after_ms\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cthrottle_key\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64_letter\x18\x04 \x01(\x08\x42\x11\n\x0f_retry_after_ms\"#\n\x0eGrantExtension\x12\x11\n\textend_ms\x18\x01 \x01(\x04\"=\n\x14SettleGrantsResponse\x12%\n\x07results\x18\x01 \x03(\x0b\x32\x14.fila.v1.GrantResult\"x\n\x0bGrantResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.fila.v1.ItemError\x12\x10\n\x08messages\x18\x02 \x01(\r\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xfd\x01\n\x0fPipelineRequest\x12/\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x1c.fila.v1.EnqueueBatchRequestH\x00\x12\'\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x18.fila.v1.AckBatchRequestH\x00\x12)\n\x04nack\x18\x03 \x01(\x0b\x32\x19.fila.v1.NackBatchRequestH\x00\x12-\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x1b.fila.v1.ExtendLeaseRequestH\x00\x12.\n\x06settle\x18\x05 \x01(\x0b\x32\x1c.fila.v1.SettleGrantsRequestH\x00\x42\x06\n\x04\x63\x61ll\"\xaa\x02\n\x10PipelineResponse\x12\x30\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x1d.fila.v1.EnqueueBatchResponseH\x00\x12(\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x19.fila.v1.AckBatchResponseH\x00\x12*\n\x04nack\x18\x03 \x01(\x0b\x32\x1a.fila.v1.NackBatchResponseH\x00\x12.\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x1c.fila.v1.ExtendLeaseResponseH\x00\x12/\n\x06settle\x18\x05 \x01(\x0b\x32\x1d.fila.v1.SettleGrantsResponseH\x00\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.fila.v1.ItemErrorH\x00\x42\x08\n\x06\x61nswer2\xde\x05\n\x0b\x46ilaService\x12<\n\x07\x45nqueue\x12\x17.fila.v1.EnqueueRequest\x1a\x18.fila.v1.EnqueueResponse\x12K\n\x0c\x45nqueueBatch\x12\x1c.fila.v1.EnqueueBatchRequest\x1a\x1d.fila.v1.EnqueueBatchResponse\x12>\n\x07\x43onsume\x12\x17.fila.v1.ConsumeRequest\x1a\x18.fila.v1.ConsumeResponse0\x01\x12<\n\x07Receive\x12\x17.fila.v1.ReceiveRequest\x1a\x18.fila.v1.ReceiveResponse\x12\x30\n\x03\x41\x63k\x12\x13.fila.v1.AckRequest\x1a\x14.fila.v1.AckResponse\x12\x33\n\x04Nack\x12\x14.fila.v1.NackRequest\x1a\x15.fila.v1.NackResponse\x12?\n\x08\x41\x63kBatch\x12\x18.fila.v1.AckBatchRequest\x1a\x19.fila.v1.AckBatchResponse\x12\x42\n\tNackBatch\x12\x19.fila.v1.NackBatchRequest\x1a\x1a.fila.v1.NackBatchResponse\x12H\n\x0b\x45xtendLease\x12\x1b.fila.v1.ExtendLeaseRequest\x1a\x1c.fila.v1.ExtendLeaseResponse\x12K\n\x0cSettleGrants\x12\x1c.fila.v1.SettleGrantsRequest\x1a\x1d.fila.v1.SettleGrantsResponse\x12\x43\n\x08Pipeline\x12\x18.fila.v1.PipelineRequest\x1a\x19.fila.v1.PipelineResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,43 +60,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACKRESPONSE']._serialized_start=1105
   _globals['_ACKRESPONSE']._serialized_end=1118
   _globals['_NACKREQUEST']._serialized_start=1121
-  _globals['_NACKREQUEST']._serialized_end=1275
-  _globals['_NACKRESPONSE']._serialized_start=1277
-  _globals['_NACKRESPONSE']._serialized_end=1291
-  _globals['_ACKBATCHREQUEST']._serialized_start=1293
-  _globals['_ACKBATCHREQUEST']._serialized_end=1345
-  _globals['_ACKBATCHRESPONSE']._serialized_start=1347
-  _globals['_ACKBATCHRESPONSE']._serialized_end=1403
-  _globals['_NACKBATCHREQUEST']._serialized_start=1405
-  _globals['_NACKBATCHREQUEST']._serialized_end=1460
-  _globals['_NACKBATCHRESPONSE']._serialized_start=1462
-  _globals['_NACKBATCHRESPONSE']._serialized_end=1519
-  _globals['_EXTENDLEASEREQUEST']._serialized_start=1521
-  _globals['_EXTENDLEASEREQUEST']._serialized_end=1586
-  _globals['_LEASEEXTENSION']._serialized_start=1588
-  _globals['_LEASEEXTENSION']._serialized_end=1679
-  _globals['_EXTENDLEASERESPONSE']._serialized_start=1681
-  _globals['_EXTENDLEASERESPONSE']._serialized_end=1747
-  _globals['_EXTENDLEASERESULT']._serialized_start=1749
-  _globals['_EXTENDLEASERESULT']._serialized_end=1857
-  _globals['_SETTLEGRANTSREQUEST']._serialized_start=1859
-  _globals['_SETTLEGRANTSREQUEST']._serialized_end=1927
-  _globals['_GRANTSETTLEMENT']._serialized_start=1930
-  _globals['_GRANTSETTLEMENT']._serialized_end=2161
-  _globals['_GRANTACK']._serialized_start=2163
-  _globals['_GRANTACK']._serialized_end=2173
-  _globals['_GRANTNACK']._serialized_start=2175
-  _globals['_GRANTNACK']._serialized_end=2271
-  _globals['_GRANTEXTENSION']._serialized_start=2273
-  _globals['_GRANTEXTENSION']._serialized_end=2308
-  _globals['_SETTLEGRANTSRESPONSE']._serialized_start=2310
-  _globals['_SETTLEGRANTSRESPONSE']._serialized_end=2371
-  _globals['_GRANTRESULT']._serialized_start=2373
-  _globals['_GRANTRESULT']._serialized_end=2493
-  _globals['_PIPELINEREQUEST']._serialized_start=2496
-  _globals['_PIPELINEREQUEST']._serialized_end=2749
-  _globals['_PIPELINERESPONSE']._serialized_start=2752
-  _globals['_PIPELINERESPONSE']._serialized_end=3050
-  _globals['_FILASERVICE']._serialized_start=3053
-  _globals['_FILASERVICE']._serialized_end=3787
+  _globals['_NACKREQUEST']._serialized_end=1296
+  _globals['_NACKRESPONSE']._serialized_start=1298
+  _globals['_NACKRESPONSE']._serialized_end=1312
+  _globals['_ACKBATCHREQUEST']._serialized_start=1314
+  _globals['_ACKBATCHREQUEST']._serialized_end=1366
+  _globals['_ACKBATCHRESPONSE']._serialized_start=1368
+  _globals['_ACKBATCHRESPONSE']._serialized_end=1424
+  _globals['_NACKBATCHREQUEST']._serialized_start=1426
+  _globals['_NACKBATCHREQUEST']._serialized_end=1481
+  _globals['_NACKBATCHRESPONSE']._serialized_start=1483
+  _globals['_NACKBATCHRESPONSE']._serialized_end=1540
+  _globals['_EXTENDLEASEREQUEST']._serialized_start=1542
+  _globals['_EXTENDLEASEREQUEST']._serialized_end=1607
+  _globals['_LEASEEXTENSION']._serialized_start=1609
+  _globals['_LEASEEXTENSION']._serialized_end=1700
+  _globals['_EXTENDLEASERESPONSE']._serialized_start=1702
+  _globals['_EXTENDLEASERESPONSE']._serialized_end=1768
+  _globals['_EXTENDLEASERESULT']._serialized_start=1770
+  _globals['_EXTENDLEASERESULT']._serialized_end=1878
+  _globals['_SETTLEGRANTSREQUEST']._serialized_start=1880
+  _globals['_SETTLEGRANTSREQUEST']._serialized_end=1948
+  _globals['_GRANTSETTLEMENT']._serialized_start=1951
+  _globals['_GRANTSETTLEMENT']._serialized_end=2182
+  _globals['_GRANTACK']._serialized_start=2184
+  _globals['_GRANTACK']._serialized_end=2194
+  _globals['_GRANTNACK']._serialized_start=2196
+  _globals['_GRANTNACK']._serialized_end=2313
+  _globals['_GRANTEXTENSION']._serialized_start=2315
+  _globals['_GRANTEXTENSION']._serialized_end=2350
+  _globals['_SETTLEGRANTSRESPONSE']._serialized_start=2352
+  _globals['_SETTLEGRANTSRESPONSE']._serialized_end=2413
+  _globals['_GRANTRESULT']._serialized_start=2415
+  _globals['_GRANTRESULT']._serialized_end=2535
+  _globals['_PIPELINEREQUEST']._serialized_start=2538
+  _globals['_PIPELINEREQUEST']._serialized_end=2791
+  _globals['_PIPELINERESPONSE']._serialized_start=2794
+  _globals['_PIPELINERESPONSE']._serialized_end=3092
+  _globals['_FILASERVICE']._serialized_start=3095
+  _globals['_FILASERVICE']._serialized_end=3829
 # @@protoc_insertion_point(module_scope)

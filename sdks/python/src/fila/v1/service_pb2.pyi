@@ -124,20 +124,22 @@ class AckResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class NackRequest(_message.Message):
-    __slots__ = ("queue", "message_id", "error", "lease_token", "retry_after_ms", "throttle_key")
+    __slots__ = ("queue", "message_id", "error", "lease_token", "retry_after_ms", "throttle_key", "dead_letter")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_KEY_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     message_id: str
     error: str
     lease_token: str
     retry_after_ms: int
     throttle_key: str
-    def __init__(self, queue: _Optional[str] = ..., message_id: _Optional[str] = ..., error: _Optional[str] = ..., lease_token: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., throttle_key: _Optional[str] = ...) -> None: ...
+    dead_letter: bool
+    def __init__(self, queue: _Optional[str] = ..., message_id: _Optional[str] = ..., error: _Optional[str] = ..., lease_token: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., throttle_key: _Optional[str] = ..., dead_letter: _Optional[bool] = ...) -> None: ...
 
 class NackResponse(_message.Message):
     __slots__ = ()
@@ -228,14 +230,16 @@ class GrantAck(_message.Message):
     def __init__(self) -> None: ...
 
 class GrantNack(_message.Message):
-    __slots__ = ("error", "retry_after_ms", "throttle_key")
+    __slots__ = ("error", "retry_after_ms", "throttle_key", "dead_letter")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_KEY_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
     error: str
     retry_after_ms: int
     throttle_key: str
-    def __init__(self, error: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., throttle_key: _Optional[str] = ...) -> None: ...
+    dead_letter: bool
+    def __init__(self, error: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., throttle_key: _Optional[str] = ..., dead_letter: _Optional[bool] = ...) -> None: ...
 
 class GrantExtension(_message.Message):
     __slots__ = ("extend_ms",)

@@ -28,8 +28,18 @@ if TYPE_CHECKING:
     from fila_server.core.turn import Turn
 
 
-def fail(state: State, message: Message, error: str, cause: FailureCause, turn: Turn) -> bool:
-    """Decide what becomes of a released message. Return True if it moved to another queue."""
+def fail(
+    state: State,
+    message: Message,
+    error: str,
+    cause: FailureCause,
+    turn: Turn,
+    is_hopeless: bool = False,
+) -> bool:
+    """Decide what becomes of a released message. Return True if it moved to another queue.
+
+    Its consumer may know that it is hopeless: then nobody else is asked.
+    """
     if has_outlived(state, message, turn):
         return False
     queue = message.lane.key.queue
@@ -39,8 +49,11 @@ def fail(state: State, message: Message, error: str, cause: FailureCause, turn: 
     if config.retry_delay_ms:
         longest = config.retry_delay_max_ms or DEFAULT_RETRY_DELAY_MAX_MS
         delay_ms = min(longest, config.retry_delay_ms << min(attempts - 1, 40))
-    is_dead = 0 < config.max_attempts <= attempts
-    if is_dead:
+    is_dead = is_hopeless
+    if is_hopeless:
+        pass
+    elif 0 < config.max_attempts <= attempts:
+        is_dead = True
         cause = FAILURE_CAUSE_MAX_ATTEMPTS
     elif queue.hooks is not None and queue.hooks.has_on_failure:
         decision = _ask_hook(state, message, attempts, error, cause, turn)

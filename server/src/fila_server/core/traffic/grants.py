@@ -222,7 +222,7 @@ def _nack(
     queue = scope.queue
     is_pressure = nack.HasField("retry_after_ms")
     if is_pressure:
-        settlement.check_wait(state, nack.retry_after_ms)
+        settlement.check_pressure(state, nack)
         if nack.throttle_key:
             pace.done += scope.count
             all_of_it = (it for _, part, _ in scope.parts() for it in scope.among(part))
@@ -247,7 +247,8 @@ def _nack(
                     settlement.thin(grant, thinned)
             else:
                 settlement.release(state, message, turn)
-                if failure.fail(state, message, nack.error, FAILURE_CAUSE_NACK, turn):
+                cause = FAILURE_CAUSE_NACK
+                if failure.fail(state, message, nack.error, cause, turn, nack.dead_letter):
                     moved.append(message)
             queue.counters.nacked += 1
             message.lane.key.usage.nacked += 1

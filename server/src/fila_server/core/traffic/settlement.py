@@ -28,7 +28,7 @@ from fila_server.limits import MAX_VISIBILITY_MS
 from fila_server.storage.api import Column
 
 if TYPE_CHECKING:
-    from fila.v1.service_pb2 import AckRequest, LeaseExtension
+    from fila.v1.service_pb2 import AckRequest, GrantNack, LeaseExtension, NackRequest
     from fila_server.core.schedule.limiter import Limiter
     from fila_server.core.schedule.queue import Queue
     from fila_server.core.state import State
@@ -117,14 +117,16 @@ def nack(state: State, command: Nack, turn: Turn) -> Generator[int, None, None]:
             queue = state.queue(item.queue)
             message, grant = _leased(turn, queue, item.message_id, item.lease_token)
             if item.HasField("retry_after_ms"):
-                check_wait(state, item.retry_after_ms)
+                check_pressure(state, item)
                 if item.throttle_key:
                     rest_key(state, [message], item.throttle_key, item.retry_after_ms, turn)
                 if give_back(state, message, item.retry_after_ms, item.error, turn):
                     thin(grant, thinned)
             else:
                 release(state, message, turn)
-                has_moved |= failure.fail(state, message, item.error, FAILURE_CAUSE_NACK, turn)
+                has_moved |= failure.fail(
+                    state, message, item.error, FAILURE_CAUSE_NACK, turn, item.dead_letter
+                )
             queue.counters.nacked += 1
             message.lane.key.usage.nacked += 1
             results.append(None)
@@ -155,11 +157,13 @@ def store_thinned(grants: dict[Grant, None], turn: Turn) -> None:
     grants.clear()
 
 
-def check_wait(state: State, wait_ms: int) -> None:
-    """Refuse backpressure that lasts too long."""
+def check_pressure(state: State, nack: NackRequest | GrantNack) -> None:
+    """Refuse backpressure that lasts too long, or that is about a hopeless message."""
     longest_ms = state.config.limits.max_delay_ms
-    if wait_ms > longest_ms:
-        raise InvalidArgument(f"retry_after_ms {wait_ms} exceeds {longest_ms}")
+    if nack.retry_after_ms > longest_ms:
+        raise InvalidArgument(f"retry_after_ms {nack.retry_after_ms} exceeds {longest_ms}")
+    if nack.dead_letter:
+        raise InvalidArgument("dead_letter and retry_after_ms exclude each other; give one of them")
 
 
 def rest_key(

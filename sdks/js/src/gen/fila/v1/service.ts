@@ -153,6 +153,11 @@ export interface NackRequest {
     | undefined;
   /** With retry_after_ms: this throttle key lets nothing through, for anybody, until then. */
   throttleKey: string;
+  /**
+   * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+   * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+   */
+  deadLetter: boolean;
 }
 
 /** The message was retried or dead-lettered. */
@@ -277,6 +282,8 @@ export interface GrantNack {
    * through, for anybody, until then.
    */
   throttleKey: string;
+  /** Trying again would not help: the messages become dead letters at once, as in a nack of its own. */
+  deadLetter: boolean;
 }
 
 /** Prolongs the leases of a grant, counted from now. */
@@ -1289,7 +1296,15 @@ export const AckResponse: MessageFns<AckResponse> = {
 };
 
 function createBaseNackRequest(): NackRequest {
-  return { queue: "", messageId: "", error: "", leaseToken: "", retryAfterMs: undefined, throttleKey: "" };
+  return {
+    queue: "",
+    messageId: "",
+    error: "",
+    leaseToken: "",
+    retryAfterMs: undefined,
+    throttleKey: "",
+    deadLetter: false,
+  };
 }
 
 export const NackRequest: MessageFns<NackRequest> = {
@@ -1311,6 +1326,9 @@ export const NackRequest: MessageFns<NackRequest> = {
     }
     if (message.throttleKey !== "") {
       writer.uint32(50).string(message.throttleKey);
+    }
+    if (message.deadLetter !== false) {
+      writer.uint32(56).bool(message.deadLetter);
     }
     return writer;
   },
@@ -1376,6 +1394,14 @@ export const NackRequest: MessageFns<NackRequest> = {
             message.throttleKey = reader.string();
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.deadLetter = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1399,6 +1425,7 @@ export const NackRequest: MessageFns<NackRequest> = {
     message.leaseToken = object.leaseToken ?? "";
     message.retryAfterMs = object.retryAfterMs ?? undefined;
     message.throttleKey = object.throttleKey ?? "";
+    message.deadLetter = object.deadLetter ?? false;
     return message;
   },
 };
@@ -2172,7 +2199,7 @@ export const GrantAck: MessageFns<GrantAck> = {
 };
 
 function createBaseGrantNack(): GrantNack {
-  return { error: "", retryAfterMs: undefined, throttleKey: "" };
+  return { error: "", retryAfterMs: undefined, throttleKey: "", deadLetter: false };
 }
 
 export const GrantNack: MessageFns<GrantNack> = {
@@ -2185,6 +2212,9 @@ export const GrantNack: MessageFns<GrantNack> = {
     }
     if (message.throttleKey !== "") {
       writer.uint32(26).string(message.throttleKey);
+    }
+    if (message.deadLetter !== false) {
+      writer.uint32(32).bool(message.deadLetter);
     }
     return writer;
   },
@@ -2226,6 +2256,14 @@ export const GrantNack: MessageFns<GrantNack> = {
             message.throttleKey = reader.string();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.deadLetter = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2246,6 +2284,7 @@ export const GrantNack: MessageFns<GrantNack> = {
     message.error = object.error ?? "";
     message.retryAfterMs = object.retryAfterMs ?? undefined;
     message.throttleKey = object.throttleKey ?? "";
+    message.deadLetter = object.deadLetter ?? false;
     return message;
   },
 };

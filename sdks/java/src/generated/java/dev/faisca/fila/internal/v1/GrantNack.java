@@ -171,6 +171,21 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int DEAD_LETTER_FIELD_NUMBER = 4;
+  private boolean deadLetter_ = false;
+  /**
+   * <pre>
+   * Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+   * </pre>
+   *
+   * <code>bool dead_letter = 4;</code>
+   * @return The deadLetter.
+   */
+  @java.lang.Override
+  public boolean getDeadLetter() {
+    return deadLetter_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -194,6 +209,9 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 3, throttleKey_);
     }
+    if (deadLetter_ != false) {
+      output.writeBool(4, deadLetter_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -212,6 +230,10 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(3, throttleKey_);
+    }
+    if (deadLetter_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(4, deadLetter_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -237,6 +259,8 @@ private static final long serialVersionUID = 0L;
     }
     if (!getThrottleKey()
         .equals(other.getThrottleKey())) return false;
+    if (getDeadLetter()
+        != other.getDeadLetter()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -257,6 +281,9 @@ private static final long serialVersionUID = 0L;
     }
     hash = (37 * hash) + THROTTLE_KEY_FIELD_NUMBER;
     hash = (53 * hash) + getThrottleKey().hashCode();
+    hash = (37 * hash) + DEAD_LETTER_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getDeadLetter());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -395,6 +422,7 @@ private static final long serialVersionUID = 0L;
       error_ = "";
       retryAfterMs_ = 0L;
       throttleKey_ = "";
+      deadLetter_ = false;
       return this;
     }
 
@@ -438,6 +466,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000004) != 0)) {
         result.throttleKey_ = throttleKey_;
+      }
+      if (((from_bitField0_ & 0x00000008) != 0)) {
+        result.deadLetter_ = deadLetter_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -499,6 +530,9 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000004;
         onChanged();
       }
+      if (other.getDeadLetter() != false) {
+        setDeadLetter(other.getDeadLetter());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -540,6 +574,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000004;
               break;
             } // case 26
+            case 32: {
+              deadLetter_ = input.readBool();
+              bitField0_ |= 0x00000008;
+              break;
+            } // case 32
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -802,6 +841,50 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       throttleKey_ = value;
       bitField0_ |= 0x00000004;
+      onChanged();
+      return this;
+    }
+
+    private boolean deadLetter_ ;
+    /**
+     * <pre>
+     * Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+     * </pre>
+     *
+     * <code>bool dead_letter = 4;</code>
+     * @return The deadLetter.
+     */
+    @java.lang.Override
+    public boolean getDeadLetter() {
+      return deadLetter_;
+    }
+    /**
+     * <pre>
+     * Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+     * </pre>
+     *
+     * <code>bool dead_letter = 4;</code>
+     * @param value The deadLetter to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDeadLetter(boolean value) {
+
+      deadLetter_ = value;
+      bitField0_ |= 0x00000008;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+     * </pre>
+     *
+     * <code>bool dead_letter = 4;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDeadLetter() {
+      bitField0_ = (bitField0_ & ~0x00000008);
+      deadLetter_ = false;
       onChanged();
       return this;
     }

@@ -70,4 +70,14 @@ public interface GrantNackOrBuilder extends
    */
   com.google.protobuf.ByteString
       getThrottleKeyBytes();
+
+  /**
+   * <pre>
+   * Trying again would not help: the messages become dead letters at once, as in a nack of its own.
+   * </pre>
+   *
+   * <code>bool dead_letter = 4;</code>
+   * @return The deadLetter.
+   */
+  boolean getDeadLetter();
 }

@@ -313,6 +313,22 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int DEAD_LETTER_FIELD_NUMBER = 7;
+  private boolean deadLetter_ = false;
+  /**
+   * <pre>
+   * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+   * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+   * </pre>
+   *
+   * <code>bool dead_letter = 7;</code>
+   * @return The deadLetter.
+   */
+  @java.lang.Override
+  public boolean getDeadLetter() {
+    return deadLetter_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -345,6 +361,9 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 6, throttleKey_);
     }
+    if (deadLetter_ != false) {
+      output.writeBool(7, deadLetter_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -372,6 +391,10 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(throttleKey_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(6, throttleKey_);
+    }
+    if (deadLetter_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(7, deadLetter_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -403,6 +426,8 @@ private static final long serialVersionUID = 0L;
     }
     if (!getThrottleKey()
         .equals(other.getThrottleKey())) return false;
+    if (getDeadLetter()
+        != other.getDeadLetter()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -429,6 +454,9 @@ private static final long serialVersionUID = 0L;
     }
     hash = (37 * hash) + THROTTLE_KEY_FIELD_NUMBER;
     hash = (53 * hash) + getThrottleKey().hashCode();
+    hash = (37 * hash) + DEAD_LETTER_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getDeadLetter());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -570,6 +598,7 @@ private static final long serialVersionUID = 0L;
       leaseToken_ = "";
       retryAfterMs_ = 0L;
       throttleKey_ = "";
+      deadLetter_ = false;
       return this;
     }
 
@@ -622,6 +651,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000020) != 0)) {
         result.throttleKey_ = throttleKey_;
+      }
+      if (((from_bitField0_ & 0x00000040) != 0)) {
+        result.deadLetter_ = deadLetter_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -698,6 +730,9 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000020;
         onChanged();
       }
+      if (other.getDeadLetter() != false) {
+        setDeadLetter(other.getDeadLetter());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -754,6 +789,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000020;
               break;
             } // case 50
+            case 56: {
+              deadLetter_ = input.readBool();
+              bitField0_ |= 0x00000040;
+              break;
+            } // case 56
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1287,6 +1327,53 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       throttleKey_ = value;
       bitField0_ |= 0x00000020;
+      onChanged();
+      return this;
+    }
+
+    private boolean deadLetter_ ;
+    /**
+     * <pre>
+     * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+     * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+     * </pre>
+     *
+     * <code>bool dead_letter = 7;</code>
+     * @return The deadLetter.
+     */
+    @java.lang.Override
+    public boolean getDeadLetter() {
+      return deadLetter_;
+    }
+    /**
+     * <pre>
+     * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+     * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+     * </pre>
+     *
+     * <code>bool dead_letter = 7;</code>
+     * @param value The deadLetter to set.
+     * @return This builder for chaining.
+     */
+    public Builder setDeadLetter(boolean value) {
+
+      deadLetter_ = value;
+      bitField0_ |= 0x00000040;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+     * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+     * </pre>
+     *
+     * <code>bool dead_letter = 7;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearDeadLetter() {
+      bitField0_ = (bitField0_ & ~0x00000040);
+      deadLetter_ = false;
       onChanged();
       return this;
     }

@@ -128,4 +128,15 @@ public interface NackRequestOrBuilder extends
    */
   com.google.protobuf.ByteString
       getThrottleKeyBytes();
+
+  /**
+   * <pre>
+   * Trying again would not help: the message becomes a dead letter at once, whatever attempts are
+   * left, and no hook is asked. Excludes retry_after_ms. A dead letter stays where it is.
+   * </pre>
+   *
+   * <code>bool dead_letter = 7;</code>
+   * @return The deadLetter.
+   */
+  boolean getDeadLetter();
 }

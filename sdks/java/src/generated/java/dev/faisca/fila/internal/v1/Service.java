@@ -206,75 +206,76 @@ public final class Service {
       "y_timeout_ms\030\004 \001(\004\"5\n\017ReceiveResponse\022\"\n" +
       "\010messages\030\001 \003(\0132\020.fila.v1.Message\"D\n\nAck" +
       "Request\022\r\n\005queue\030\001 \001(\t\022\022\n\nmessage_id\030\002 \001" +
-      "(\t\022\023\n\013lease_token\030\003 \001(\t\"\r\n\013AckResponse\"\232" +
+      "(\t\022\023\n\013lease_token\030\003 \001(\t\"\r\n\013AckResponse\"\257" +
       "\001\n\013NackRequest\022\r\n\005queue\030\001 \001(\t\022\022\n\nmessage" +
       "_id\030\002 \001(\t\022\r\n\005error\030\003 \001(\t\022\023\n\013lease_token\030" +
       "\004 \001(\t\022\033\n\016retry_after_ms\030\005 \001(\004H\000\210\001\001\022\024\n\014th" +
-      "rottle_key\030\006 \001(\tB\021\n\017_retry_after_ms\"\016\n\014N" +
-      "ackResponse\"4\n\017AckBatchRequest\022!\n\004acks\030\001" +
-      " \003(\0132\023.fila.v1.AckRequest\"8\n\020AckBatchRes" +
-      "ponse\022$\n\007results\030\001 \003(\0132\023.fila.v1.ItemRes" +
-      "ult\"7\n\020NackBatchRequest\022#\n\005nacks\030\001 \003(\0132\024" +
-      ".fila.v1.NackRequest\"9\n\021NackBatchRespons" +
-      "e\022$\n\007results\030\001 \003(\0132\023.fila.v1.ItemResult\"" +
-      "A\n\022ExtendLeaseRequest\022+\n\nextensions\030\001 \003(" +
-      "\0132\027.fila.v1.LeaseExtension\"[\n\016LeaseExten" +
-      "sion\022\r\n\005queue\030\001 \001(\t\022\022\n\nmessage_id\030\002 \001(\t\022" +
-      "\023\n\013lease_token\030\003 \001(\t\022\021\n\textend_ms\030\004 \001(\004\"" +
-      "B\n\023ExtendLeaseResponse\022+\n\007results\030\001 \003(\0132" +
-      "\032.fila.v1.ExtendLeaseResult\"l\n\021ExtendLea" +
-      "seResult\022!\n\005error\030\001 \001(\0132\022.fila.v1.ItemEr" +
-      "ror\0224\n\020lease_expires_at\030\002 \001(\0132\032.google.p" +
-      "rotobuf.Timestamp\"D\n\023SettleGrantsRequest" +
-      "\022-\n\013settlements\030\001 \003(\0132\030.fila.v1.GrantSet" +
-      "tlement\"\347\001\n\017GrantSettlement\022\r\n\005queue\030\001 \001" +
-      "(\t\022\023\n\013lease_token\030\002 \001(\t\022\032\n\022except_messag" +
-      "e_ids\030\003 \003(\t\022\031\n\021expected_messages\030\004 \001(\r\022 " +
-      "\n\003ack\030\005 \001(\0132\021.fila.v1.GrantAckH\000\022\"\n\004nack" +
-      "\030\006 \001(\0132\022.fila.v1.GrantNackH\000\022)\n\006extend\030\007" +
-      " \001(\0132\027.fila.v1.GrantExtensionH\000B\010\n\006actio" +
-      "n\"\n\n\010GrantAck\"`\n\tGrantNack\022\r\n\005error\030\001 \001(" +
-      "\t\022\033\n\016retry_after_ms\030\002 \001(\004H\000\210\001\001\022\024\n\014thrott" +
-      "le_key\030\003 \001(\tB\021\n\017_retry_after_ms\"#\n\016Grant" +
-      "Extension\022\021\n\textend_ms\030\001 \001(\004\"=\n\024SettleGr" +
-      "antsResponse\022%\n\007results\030\001 \003(\0132\024.fila.v1." +
-      "GrantResult\"x\n\013GrantResult\022!\n\005error\030\001 \001(" +
-      "\0132\022.fila.v1.ItemError\022\020\n\010messages\030\002 \001(\r\022" +
-      "4\n\020lease_expires_at\030\003 \001(\0132\032.google.proto" +
-      "buf.Timestamp\"\375\001\n\017PipelineRequest\022/\n\007enq" +
-      "ueue\030\001 \001(\0132\034.fila.v1.EnqueueBatchRequest" +
-      "H\000\022\'\n\003ack\030\002 \001(\0132\030.fila.v1.AckBatchReques" +
-      "tH\000\022)\n\004nack\030\003 \001(\0132\031.fila.v1.NackBatchReq" +
-      "uestH\000\022-\n\006extend\030\004 \001(\0132\033.fila.v1.ExtendL" +
-      "easeRequestH\000\022.\n\006settle\030\005 \001(\0132\034.fila.v1." +
-      "SettleGrantsRequestH\000B\006\n\004call\"\252\002\n\020Pipeli" +
-      "neResponse\0220\n\007enqueue\030\001 \001(\0132\035.fila.v1.En" +
-      "queueBatchResponseH\000\022(\n\003ack\030\002 \001(\0132\031.fila" +
-      ".v1.AckBatchResponseH\000\022*\n\004nack\030\003 \001(\0132\032.f" +
-      "ila.v1.NackBatchResponseH\000\022.\n\006extend\030\004 \001" +
-      "(\0132\034.fila.v1.ExtendLeaseResponseH\000\022/\n\006se" +
-      "ttle\030\005 \001(\0132\035.fila.v1.SettleGrantsRespons" +
-      "eH\000\022#\n\005error\030\006 \001(\0132\022.fila.v1.ItemErrorH\000" +
-      "B\010\n\006answer2\336\005\n\013FilaService\022<\n\007Enqueue\022\027." +
-      "fila.v1.EnqueueRequest\032\030.fila.v1.Enqueue" +
-      "Response\022K\n\014EnqueueBatch\022\034.fila.v1.Enque" +
-      "ueBatchRequest\032\035.fila.v1.EnqueueBatchRes" +
-      "ponse\022>\n\007Consume\022\027.fila.v1.ConsumeReques" +
-      "t\032\030.fila.v1.ConsumeResponse0\001\022<\n\007Receive" +
-      "\022\027.fila.v1.ReceiveRequest\032\030.fila.v1.Rece" +
-      "iveResponse\0220\n\003Ack\022\023.fila.v1.AckRequest\032" +
-      "\024.fila.v1.AckResponse\0223\n\004Nack\022\024.fila.v1." +
-      "NackRequest\032\025.fila.v1.NackResponse\022?\n\010Ac" +
-      "kBatch\022\030.fila.v1.AckBatchRequest\032\031.fila." +
-      "v1.AckBatchResponse\022B\n\tNackBatch\022\031.fila." +
-      "v1.NackBatchRequest\032\032.fila.v1.NackBatchR" +
-      "esponse\022H\n\013ExtendLease\022\033.fila.v1.ExtendL" +
-      "easeRequest\032\034.fila.v1.ExtendLeaseRespons" +
-      "e\022K\n\014SettleGrants\022\034.fila.v1.SettleGrants" +
-      "Request\032\035.fila.v1.SettleGrantsResponse\022C" +
-      "\n\010Pipeline\022\030.fila.v1.PipelineRequest\032\031.f" +
-      "ila.v1.PipelineResponse(\0010\001B\037\n\033dev.faisc" +
-      "a.fila.internal.v1P\001b\006proto3"
+      "rottle_key\030\006 \001(\t\022\023\n\013dead_letter\030\007 \001(\010B\021\n" +
+      "\017_retry_after_ms\"\016\n\014NackResponse\"4\n\017AckB" +
+      "atchRequest\022!\n\004acks\030\001 \003(\0132\023.fila.v1.AckR" +
+      "equest\"8\n\020AckBatchResponse\022$\n\007results\030\001 " +
+      "\003(\0132\023.fila.v1.ItemResult\"7\n\020NackBatchReq" +
+      "uest\022#\n\005nacks\030\001 \003(\0132\024.fila.v1.NackReques" +
+      "t\"9\n\021NackBatchResponse\022$\n\007results\030\001 \003(\0132" +
+      "\023.fila.v1.ItemResult\"A\n\022ExtendLeaseReque" +
+      "st\022+\n\nextensions\030\001 \003(\0132\027.fila.v1.LeaseEx" +
+      "tension\"[\n\016LeaseExtension\022\r\n\005queue\030\001 \001(\t" +
+      "\022\022\n\nmessage_id\030\002 \001(\t\022\023\n\013lease_token\030\003 \001(" +
+      "\t\022\021\n\textend_ms\030\004 \001(\004\"B\n\023ExtendLeaseRespo" +
+      "nse\022+\n\007results\030\001 \003(\0132\032.fila.v1.ExtendLea" +
+      "seResult\"l\n\021ExtendLeaseResult\022!\n\005error\030\001" +
+      " \001(\0132\022.fila.v1.ItemError\0224\n\020lease_expire" +
+      "s_at\030\002 \001(\0132\032.google.protobuf.Timestamp\"D" +
+      "\n\023SettleGrantsRequest\022-\n\013settlements\030\001 \003" +
+      "(\0132\030.fila.v1.GrantSettlement\"\347\001\n\017GrantSe" +
+      "ttlement\022\r\n\005queue\030\001 \001(\t\022\023\n\013lease_token\030\002" +
+      " \001(\t\022\032\n\022except_message_ids\030\003 \003(\t\022\031\n\021expe" +
+      "cted_messages\030\004 \001(\r\022 \n\003ack\030\005 \001(\0132\021.fila." +
+      "v1.GrantAckH\000\022\"\n\004nack\030\006 \001(\0132\022.fila.v1.Gr" +
+      "antNackH\000\022)\n\006extend\030\007 \001(\0132\027.fila.v1.Gran" +
+      "tExtensionH\000B\010\n\006action\"\n\n\010GrantAck\"u\n\tGr" +
+      "antNack\022\r\n\005error\030\001 \001(\t\022\033\n\016retry_after_ms" +
+      "\030\002 \001(\004H\000\210\001\001\022\024\n\014throttle_key\030\003 \001(\t\022\023\n\013dea" +
+      "d_letter\030\004 \001(\010B\021\n\017_retry_after_ms\"#\n\016Gra" +
+      "ntExtension\022\021\n\textend_ms\030\001 \001(\004\"=\n\024Settle" +
+      "GrantsResponse\022%\n\007results\030\001 \003(\0132\024.fila.v" +
+      "1.GrantResult\"x\n\013GrantResult\022!\n\005error\030\001 " +
+      "\001(\0132\022.fila.v1.ItemError\022\020\n\010messages\030\002 \001(" +
+      "\r\0224\n\020lease_expires_at\030\003 \001(\0132\032.google.pro" +
+      "tobuf.Timestamp\"\375\001\n\017PipelineRequest\022/\n\007e" +
+      "nqueue\030\001 \001(\0132\034.fila.v1.EnqueueBatchReque" +
+      "stH\000\022\'\n\003ack\030\002 \001(\0132\030.fila.v1.AckBatchRequ" +
+      "estH\000\022)\n\004nack\030\003 \001(\0132\031.fila.v1.NackBatchR" +
+      "equestH\000\022-\n\006extend\030\004 \001(\0132\033.fila.v1.Exten" +
+      "dLeaseRequestH\000\022.\n\006settle\030\005 \001(\0132\034.fila.v" +
+      "1.SettleGrantsRequestH\000B\006\n\004call\"\252\002\n\020Pipe" +
+      "lineResponse\0220\n\007enqueue\030\001 \001(\0132\035.fila.v1." +
+      "EnqueueBatchResponseH\000\022(\n\003ack\030\002 \001(\0132\031.fi" +
+      "la.v1.AckBatchResponseH\000\022*\n\004nack\030\003 \001(\0132\032" +
+      ".fila.v1.NackBatchResponseH\000\022.\n\006extend\030\004" +
+      " \001(\0132\034.fila.v1.ExtendLeaseResponseH\000\022/\n\006" +
+      "settle\030\005 \001(\0132\035.fila.v1.SettleGrantsRespo" +
+      "nseH\000\022#\n\005error\030\006 \001(\0132\022.fila.v1.ItemError" +
+      "H\000B\010\n\006answer2\336\005\n\013FilaService\022<\n\007Enqueue\022" +
+      "\027.fila.v1.EnqueueRequest\032\030.fila.v1.Enque" +
+      "ueResponse\022K\n\014EnqueueBatch\022\034.fila.v1.Enq" +
+      "ueueBatchRequest\032\035.fila.v1.EnqueueBatchR" +
+      "esponse\022>\n\007Consume\022\027.fila.v1.ConsumeRequ" +
+      "est\032\030.fila.v1.ConsumeResponse0\001\022<\n\007Recei" +
+      "ve\022\027.fila.v1.ReceiveRequest\032\030.fila.v1.Re" +
+      "ceiveResponse\0220\n\003Ack\022\023.fila.v1.AckReques" +
+      "t\032\024.fila.v1.AckResponse\0223\n\004Nack\022\024.fila.v" +
+      "1.NackRequest\032\025.fila.v1.NackResponse\022?\n\010" +
+      "AckBatch\022\030.fila.v1.AckBatchRequest\032\031.fil" +
+      "a.v1.AckBatchResponse\022B\n\tNackBatch\022\031.fil" +
+      "a.v1.NackBatchRequest\032\032.fila.v1.NackBatc" +
+      "hResponse\022H\n\013ExtendLease\022\033.fila.v1.Exten" +
+      "dLeaseRequest\032\034.fila.v1.ExtendLeaseRespo" +
+      "nse\022K\n\014SettleGrants\022\034.fila.v1.SettleGran" +
+      "tsRequest\032\035.fila.v1.SettleGrantsResponse" +
+      "\022C\n\010Pipeline\022\030.fila.v1.PipelineRequest\032\031" +
+      ".fila.v1.PipelineResponse(\0010\001B\037\n\033dev.fai" +
+      "sca.fila.internal.v1P\001b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -359,7 +360,7 @@ public final class Service {
     internal_static_fila_v1_NackRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_NackRequest_descriptor,
-        new java.lang.String[] { "Queue", "MessageId", "Error", "LeaseToken", "RetryAfterMs", "ThrottleKey", });
+        new java.lang.String[] { "Queue", "MessageId", "Error", "LeaseToken", "RetryAfterMs", "ThrottleKey", "DeadLetter", });
     internal_static_fila_v1_NackResponse_descriptor =
       getDescriptor().getMessageTypes().get(12);
     internal_static_fila_v1_NackResponse_fieldAccessorTable = new
@@ -437,7 +438,7 @@ public final class Service {
     internal_static_fila_v1_GrantNack_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_fila_v1_GrantNack_descriptor,
-        new java.lang.String[] { "Error", "RetryAfterMs", "ThrottleKey", });
+        new java.lang.String[] { "Error", "RetryAfterMs", "ThrottleKey", "DeadLetter", });
     internal_static_fila_v1_GrantExtension_descriptor =
       getDescriptor().getMessageTypes().get(25);
     internal_static_fila_v1_GrantExtension_fieldAccessorTable = new
