@@ -9,6 +9,7 @@ which a C compiler and Rust are needed. Nothing is left beside the sources.
 """
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
@@ -38,27 +39,35 @@ def wheels() -> list[Path]:
 
 def _wheel(package: str, sources: Iterable[str], settings: dict[str, str]) -> Path:
     kept = CACHE / "wheels" / package.replace("/", "-") / _digest(sources)
-    if not any(kept.glob("*.whl")):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _forget_old(kept.parent)
-        folder = tempfile.mkdtemp(prefix="build-", dir=kept.parent)
-        # By way of a source archive, so that what a build leaves behind is left there. Cargo's part
-        # of it, too: it tells by times whether a source has changed, and those in an archive are
-        # always the same.
-        command = (sys.executable, "-m", "build", "-o", folder, str(ROOT / package))
-        environment = {
-            name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"
-        }
-        subprocess.run(command, env={**environment, **settings}, check=True, stdout=sys.stderr)
-        Path(folder).rename(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # Another checkout may be building the same: who comes second waits, and finds it.
+    with open(kept.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _kept(kept) or _built(kept, package, settings)
+
+
+def _kept(folder: Path) -> Path | None:
+    return next(folder.glob("*.whl"), None)
+
+
+def _built(kept: Path, package: str, settings: dict[str, str]) -> Path:
+    _forget_old(kept.parent)
+    folder = tempfile.mkdtemp(prefix="build-", dir=kept.parent)
+    # By way of a source archive, so that what a build leaves behind is left there. Cargo's part of
+    # it, too: it tells by times whether a source has changed, and those in an archive are always
+    # the same.
+    command = (sys.executable, "-m", "build", "-o", folder, str(ROOT / package))
+    environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+    subprocess.run(command, env={**environment, **settings}, check=True, stdout=sys.stderr)
+    Path(folder).rename(kept)
     (found,) = kept.glob("*.whl")
     return found
 
 
 def _forget_old(folder: Path) -> None:
-    """Remove what no build has made or begun of late; another checkout may be at work."""
+    """Remove what no build has made or begun of late."""
     for built in folder.iterdir():
-        if time.time() - built.stat().st_mtime > _KEPT_S:
+        if built.is_dir() and time.time() - built.stat().st_mtime > _KEPT_S:
             shutil.rmtree(built, ignore_errors=True)
 
 
