@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import DecodeError
 
 from fila_server.core.commands import Command, Ticket
-from fila_server.errors import InvalidArgument, MessageTooLarge
+from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge
 from fila_server.limits import STREAM_REQUEST_BYTES
 
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -35,19 +35,27 @@ class Call(Protocol):
         """Send one of the responses; return when the transport has taken it over."""
 
 
+Answered = Callable[[bytes | FilaError], None]  # gets a call's response, or what it failed with
+
+
 class Conversation(Call, Protocol):
     """A call that brings many requests, each with one response."""
 
-    async def read(self) -> bytes | None:
-        """Return the next request, or None after the last; it takes up its bytes until it has a
-        response. Raises Overloaded in its place if there is no room for them.
+    async def attend(self, begin: Callable[[bytes | FilaError], None]) -> None:
+        """Hand the requests to `begin` as they come, and return after the last.
+
+        At most PIPELINE_REQUESTS_MAX are without a response, and take up their bytes. An error
+        stands for a request that there was no room for.
         """
 
-    async def reply(self, message: bytes) -> None:
+    def reply(self, message: bytes) -> None:
         """Send the response to the oldest request without one."""
 
     def readmit(self) -> None:
         """Check the call's key again, and make it the caller. Raises Unauthenticated."""
+
+    def share(self, method: Method, body: bytes, answered: Answered) -> bool:
+        """Hand a small request of a method in together with other calls, if that can be done."""
 
 
 Handler = Callable[[Any, Any], Awaitable[Any]]  # of a request and its Call
@@ -62,14 +70,19 @@ class Kind(Enum):
     BIDI = auto()  # many requests, each with one response: the handler gets a Conversation
 
 
-class Single(NamedTuple):
-    """How calls about one message each are handed in together, as one command."""
+class Shared(NamedTuple):
+    """How calls about few messages are handed in together, as one command.
+
+    Only what is usual is done so: `items` may return None, and what it raises is of no account. Its
+    handler sees to any other call.
+    """
 
     command: Callable[[Ticket, Sequence[Any]], Command]
     permission: int
     queue_of: Callable[[Any], str]
-    size_of: Callable[[Any], int]  # of its message, in bytes
-    encode: Callable[[Any], bytes]  # the response to a call that succeeded
+    size_of: Callable[[Any], int]  # of an item's message, in bytes
+    items: Callable[[bytes], Sequence[Any] | None]  # of an encoded request
+    encode: Callable[[Sequence[Any]], bytes | FilaError]  # the response, of the items' results
 
 
 class Method(NamedTuple):
@@ -79,7 +92,7 @@ class Method(NamedTuple):
     handler: Handler
     decode: Decode  # raises DecodeError
     kind: Kind = Kind.UNARY
-    single: Single | None = None
+    shared: Shared | None = None
 
     @property
     def name(self) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Pipelines: batch calls over one stream. See docs/internals/decisions/0008-pipelines.md.
 
-Theory of operation. A reader begins requests as they come, each as a task that runs the handler of
-its call; they may overlap. Answers leave in the order of the requests: whoever has finished and is
-the oldest writes its answer, and those of the others behind it that have finished, too. Who is not
-the oldest leaves its answer to the one before it. So nothing but the reader belongs to a pipeline
-for as long as it lasts.
+Theory of operation. Requests are begun as they come and may overlap. A small one is handed in
+together with other calls if the transport does that, and costs no task of its own; for any other a
+task runs the handler of its call. Answers leave in the order of the requests: whoever has finished
+and is the oldest sends its answer, and those of the others behind it that have finished, too. Who
+is not the oldest leaves its answer to the one before it.
 
 What a call means is its handler's business, and how messages travel the transport's.
 """
@@ -17,11 +17,11 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from fila_server.core.wire.pipelines import CALLS, cut_request, encode_answer, encode_refusal
 from fila_server.errors import FilaError
-from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.method import Conversation, Metadata, Method, decoded, encoded
 from fila_server.rpc.status import DEFECT
 from fila_server.runtime.engine import Lasting
@@ -72,11 +72,9 @@ class _Pipeline:
     def __init__(self, methods: Mapping[int, Method], call: Conversation) -> None:
         self._methods = methods
         self._call = call
-        self._under_way: deque[_Request] = deque()  # in order, until their answers are written
-        self._is_writing = False
+        self._under_way: deque[_Request] = deque()  # in order, until their answers are sent
         self._is_read = False  # there will be no further request
         self._refusal: FilaError | None = None  # what it ends with
-        self._room = asyncio.Event()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader: asyncio.Task[None] | None = None
 
@@ -104,20 +102,10 @@ class _Pipeline:
 
     async def _read(self) -> None:
         try:
-            while True:
-                if len(self._under_way) >= PIPELINE_REQUESTS_MAX:
-                    self._room.clear()
-                    await self._room.wait()
-                try:
-                    body = await self._call.read()
-                except FilaError as error:
-                    self._begin(error)
-                    continue
-                if body is None:
-                    break
-                self._begin(body)
+            await self._call.attend(self._begin)
         except Exception as error:
-            self._fail(error)
+            if not self._ended.done():  # the transport has failed
+                self._ended.set_exception(error)
         else:
             self._is_read = True
             self._end_if_done()
@@ -125,45 +113,50 @@ class _Pipeline:
     def _begin(self, body: bytes | FilaError) -> None:
         request = _Request()
         self._under_way.append(request)
-        request.task = _started(self._handle(request, body))
-
-    async def _handle(self, request: _Request, body: bytes | FilaError) -> None:
-        request.answer = await self._answer(body)
-        if not self._is_writing:
-            await self._write()
-
-    async def _answer(self, body: bytes | FilaError) -> bytes:
-        name = "Pipeline"
         try:
             if isinstance(body, FilaError):
                 raise body
-            self._call.readmit()
             number, content = cut_request(body)
-            del body
-            method = self._methods[number]
-            name = method.name
+        except FilaError as error:
+            self._answer(request, encode_refusal(error))
+            return
+        method = self._methods[number]
+        if not self._call.share(method, content, partial(self._shared, request, number)):
+            request.task = _started(self._handle(request, number, method, content))
+
+    def _shared(self, request: _Request, number: int, result: bytes | FilaError) -> None:
+        """Take the result of a request that was handed in with others."""
+        if isinstance(result, FilaError):
+            self._answer(request, encode_refusal(result))
+        else:
+            self._answer(request, encode_answer(number, result))
+
+    async def _handle(self, request: _Request, number: int, method: Method, content: bytes) -> None:
+        self._answer(request, await self._handled(number, method, content))
+
+    async def _handled(self, number: int, method: Method, content: bytes) -> bytes:
+        try:
+            self._call.readmit()
             request = decoded(method.decode, content)
             del content
             return encode_answer(number, encoded(await method.handler(request, _CARRIED)))
         except FilaError as error:
             return encode_refusal(error)
         except Exception:
-            log.exception("a defect in %s", name)
+            log.exception("a defect in %s", method.name)
             return encode_refusal(FilaError(DEFECT))
 
     # --- Answers ----------------------------------------------------------------------------------
 
-    async def _write(self) -> None:
-        self._is_writing = True
-        try:
-            while self._under_way and (answer := self._under_way[0].answer) is not None:
-                await self._call.reply(answer)
-                self._under_way.popleft()
-                self._room.set()
-        except Exception as error:
-            self._fail(error)
-        finally:
-            self._is_writing = False
+    def _answer(self, request: _Request, answer: bytes) -> None:
+        """Send an answer, and those that waited for it, unless an older one is missing."""
+        request.answer = answer
+        if self._ended.done():
+            return
+        under_way = self._under_way
+        while under_way and (oldest := under_way[0].answer) is not None:
+            under_way.popleft()
+            self._call.reply(oldest)
         self._end_if_done()
 
     # --- The end ----------------------------------------------------------------------------------
@@ -175,11 +168,6 @@ class _Pipeline:
             self._ended.set_exception(self._refusal)
         elif self._is_read:
             self._ended.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        """End at once: the transport has failed."""
-        if not self._ended.done():
-            self._ended.set_exception(error)
 
 
 def _started(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

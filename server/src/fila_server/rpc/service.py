@@ -27,15 +27,16 @@ from fila_server.core.commands import (
 from fila_server.core.wire.answers import (
     Duplicate,
     encode_enqueue_results,
+    encode_extensions,
     encode_grant_results,
     encode_results,
-    item_error,
 )
 from fila_server.core.wire.cuts import BLOCK_BYTES, DraftBatch, count_fields, count_within
-from fila_server.core.wire.intake import Cut, Draft, Intake
+from fila_server.core.wire.intake import ITEM_TAG, Cut, Draft, Intake, canonical
+from fila_server.core.wire.varint import read_varint
 from fila_server.errors import FilaError, InvalidArgument, MessageTooLarge, PermissionDenied
 from fila_server.rpc.auth import CALLER, check, denials, restricted
-from fila_server.rpc.method import Call, Decode, Handler, Method, Single, bidi, parsed, streaming
+from fila_server.rpc.method import Call, Decode, Handler, Method, Shared, bidi, parsed, streaming
 from fila_server.rpc.pipeline import Pipelines
 from fila_server.runtime.engine import Engine
 from fila_server.runtime.sink import Sink
@@ -46,14 +47,9 @@ _draft_queue: Callable[[Any], str] = itemgetter(0)
 _item_queue: Callable[[Any], str] = attrgetter("queue")
 
 
-def _enqueued(result: str) -> bytes:
-    response = pb.EnqueueResponse(message_id=result, duplicate=isinstance(result, Duplicate))
-    return response.SerializeToString()
-
-
-_ENQUEUE = Single(Enqueue, PRODUCE, _draft_queue, lambda draft: len(draft[1]), _enqueued)
-_ACK = Single(Ack, CONSUME, _item_queue, lambda request: 0, lambda result: b"")
-_NACK = Single(Nack, CONSUME, _item_queue, lambda request: 0, lambda result: b"")
+# What a call is about that is handed in together with others: as much as makes it a light one.
+_FEW_ITEMS = 32
+_FEW_BYTES = 16 * 1024
 
 
 class Service:
@@ -116,18 +112,8 @@ class Service:
     async def nack_batch(self, request: pb.NackBatchRequest, call: Call) -> bytes:
         return encode_results(await self._settle(Nack, request.nacks))
 
-    async def extend_lease(
-        self, request: pb.ExtendLeaseRequest, call: Call
-    ) -> pb.ExtendLeaseResponse:
-        results = await self._settle(Extend, request.extensions)
-        response = pb.ExtendLeaseResponse()
-        for result in results:
-            row = response.results.add()
-            if isinstance(result, FilaError):
-                row.error.CopyFrom(item_error(result))
-            else:
-                row.lease_expires_at.FromNanoseconds(result)
-        return response
+    async def extend_lease(self, request: pb.ExtendLeaseRequest, call: Call) -> bytes:
+        return encode_extensions(await self._settle(Extend, request.extensions))
 
     async def settle_grants(self, request: pb.SettleGrantsRequest, call: Call) -> bytes:
         return encode_grant_results(await self._settle(SettleGrants, request.settlements))
@@ -260,8 +246,10 @@ def methods(service: Service, *, is_traced: bool = False) -> list[Method]:
 
         return decode
 
-    def unary(name: str, handler: Handler, decode: Decode, single: Single | None = None) -> Method:
-        return Method(_PATH + name, handler, decode, single=None if is_traced else single)
+    shared = {} if is_traced else _shared(service.intake)
+
+    def unary(name: str, handler: Handler, decode: Decode) -> Method:
+        return Method(_PATH + name, handler, decode, shared=shared.get(name))
 
     batches = {
         "enqueue": unary("EnqueueBatch", service.enqueue_batch, bytes),  # read piece by piece
@@ -271,12 +259,97 @@ def methods(service: Service, *, is_traced: bool = False) -> list[Method]:
         "settle": unary("SettleGrants", service.settle_grants, service.grants),
     }
     return [
-        unary("Enqueue", service.enqueue, service.intake.draft, _ENQUEUE),
-        unary("Ack", service.ack, pb.AckRequest.FromString, _ACK),
-        unary("Nack", service.nack, pb.NackRequest.FromString, _NACK),
+        unary("Enqueue", service.enqueue, service.intake.draft),
+        unary("Ack", service.ack, pb.AckRequest.FromString),
+        unary("Nack", service.nack, pb.NackRequest.FromString),
         *batches.values(),
         bidi(_PATH + "Pipeline", Pipelines(service.lasting, batches).run),
         # Writes its one response by itself: so it learns whether the transport took it over.
         streaming(_PATH + "Receive", service.receive, pb.ReceiveRequest.FromString),
         streaming(_PATH + "Consume", service.consume, pb.ConsumeRequest.FromString),
     ]
+
+
+# --- Calls that are handed in together
+# ------------------------------------------------------------
+
+
+def _shared(intake: Intake) -> dict[str, Shared]:
+    """Return how, by the names of the methods."""
+
+    def drafts(body: bytes) -> Sequence[Draft] | None:
+        if len(body) > _FEW_BYTES:
+            return None
+        size, at = read_varint(body, 1)
+        if body[0] == ITEM_TAG and at + size == len(body):  # a lone call: a batch of one
+            return (intake.draft(body[at:]),)
+        return _few(intake.drafts(canonical(pb.EnqueueBatchRequest, body)[1]))
+
+    def items(kind: Any, field: str) -> Callable[[bytes], Sequence[Any] | None]:
+        read = attrgetter(field)
+
+        def few(body: bytes) -> Sequence[Any] | None:
+            return None if len(body) > _FEW_BYTES else _few(read(kind.FromString(body)))
+
+        return few
+
+    def grants(body: bytes) -> Sequence[Any] | None:
+        few = settlements(body)
+        if few is None or any(item.except_message_ids for item in few):
+            return None
+        # What they settle counts, as far as they say.
+        return few if sum(item.expected_messages or 1 for item in few) <= _FEW_ITEMS else None
+
+    def one(read: Callable[[bytes], Any]) -> Callable[[bytes], Sequence[Any]]:
+        return lambda body: (read(body),)
+
+    def settle(
+        command: Callable[[Any, Any], Command],
+        read: Callable[[bytes], Sequence[Any] | None],
+        encode: Callable[[Sequence[Any]], bytes | FilaError],
+    ) -> Shared:
+        return Shared(command, CONSUME, _item_queue, _no_size, read, encode)
+
+    settlements = items(pb.SettleGrantsRequest, "settlements")
+    ack, nack = one(pb.AckRequest.FromString), one(pb.NackRequest.FromString)
+    return {
+        "Enqueue": Shared(
+            Enqueue, PRODUCE, _draft_queue, _draft_size, one(intake.draft), _enqueued
+        ),
+        "Ack": settle(Ack, ack, _settled),
+        "Nack": settle(Nack, nack, _settled),
+        "EnqueueBatch": Shared(
+            Enqueue, PRODUCE, _draft_queue, _draft_size, drafts, encode_enqueue_results
+        ),
+        "AckBatch": settle(Ack, items(pb.AckBatchRequest, "acks"), encode_results),
+        "NackBatch": settle(Nack, items(pb.NackBatchRequest, "nacks"), encode_results),
+        "ExtendLease": settle(
+            Extend, items(pb.ExtendLeaseRequest, "extensions"), encode_extensions
+        ),
+        "SettleGrants": settle(SettleGrants, grants, encode_grant_results),
+    }
+
+
+def _few(items: Sequence[Any]) -> Sequence[Any] | None:
+    return items if 0 < len(items) <= _FEW_ITEMS else None
+
+
+def _no_size(item: Any) -> int:
+    return 0
+
+
+def _draft_size(draft: Draft) -> int:
+    return len(draft[1])
+
+
+def _enqueued(results: Sequence[Any]) -> bytes | FilaError:
+    (result,) = results
+    if isinstance(result, FilaError):
+        return result
+    response = pb.EnqueueResponse(message_id=result, duplicate=isinstance(result, Duplicate))
+    return response.SerializeToString()
+
+
+def _settled(results: Sequence[Any]) -> bytes | FilaError:
+    (result,) = results
+    return result if isinstance(result, FilaError) else b""

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fila.v1.messages_pb2 import ItemError, ItemResult
-from fila.v1.service_pb2 import AckBatchResponse, EnqueueBatchResponse, SettleGrantsResponse
+from fila.v1.service_pb2 import (
+    AckBatchResponse,
+    EnqueueBatchResponse,
+    ExtendLeaseResponse,
+    SettleGrantsResponse,
+)
 from fila_server.errors import FilaError
 
 # An EnqueueResult that holds a message id of 36 characters and nothing else, up to the id itself.
@@ -60,6 +65,18 @@ def encode_results(results: Sequence[FilaError | None]) -> bytes:
         response.results.append(
             ItemResult() if error is None else ItemResult(error=item_error(error))
         )
+    return response.SerializeToString()
+
+
+def encode_extensions(results: Sequence[int | FilaError]) -> bytes:
+    """Encode an ExtendLeaseResponse, of leases' new ends by the wall clock in nanoseconds."""
+    response = ExtendLeaseResponse()
+    for result in results:
+        row = response.results.add()
+        if isinstance(result, FilaError):
+            row.error.CopyFrom(item_error(result))
+        else:
+            row.lease_expires_at.FromNanoseconds(result)
     return response.SerializeToString()
 
 

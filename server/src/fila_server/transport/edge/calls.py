@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Calls that are tasks: all but those that are handed in together.
+"""Calls that are tasks: all but those that are handed in together with others.
 
 A conversation's credit is the edge's affair: a response that HTTP/2 has taken over lets the next
 request come, and Python is not woken for it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING
 from fila_server.errors import FilaError, Unauthenticated
 from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.auth import CALLER, Authenticator
-from fila_server.rpc.method import Kind, Metadata, Method, decoded, encoded
+from fila_server.rpc.method import Answered, Kind, Metadata, Method, decoded, encoded
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.edge.refusal import refuse
+from fila_server.transport.edge.sharing import Sharing
 
 if TYPE_CHECKING:
     from fila_edge import Edge
@@ -60,42 +60,60 @@ class EdgeCall:
 class EdgeConversation(EdgeCall):
     """A call that brings many requests."""
 
-    __slots__ = ("_admit", "_came", "_requests")
+    __slots__ = ("_admit", "_authorization", "_begin", "_early", "_has_ended", "_sharing")
 
     def __init__(
-        self, edge: Edge, number: int, metadata: Metadata, admit: Callable[[], None]
+        self,
+        edge: Edge,
+        number: int,
+        metadata: Metadata,
+        admit: Callable[[], None],
+        sharing: Sharing,
+        authorization: str | None,
     ) -> None:
         super().__init__(edge, number, metadata)
         self._admit = admit
-        self._requests: deque[bytes | None] = deque()
-        self._came: asyncio.Future[None] | None = None
+        self._sharing = sharing
+        self._authorization = authorization
+        self._begin: Callable[[bytes | FilaError], None] | None = None
+        self._early: list[bytes] = []  # what came before anybody attended
+        self._has_ended = asyncio.Event()
         edge.more(number, PIPELINE_REQUESTS_MAX - 1)  # the edge begins with one
 
-    async def read(self) -> bytes | None:
-        if not self._requests:
-            self._came = asyncio.get_running_loop().create_future()
-            await self._came
-        return self._requests.popleft()
+    async def attend(self, begin: Callable[[bytes | FilaError], None]) -> None:
+        for body in self._early:
+            begin(body)
+        self._early.clear()
+        self._sharing.hand_in()
+        self._begin = begin
+        await self._has_ended.wait()
 
-    async def reply(self, message: bytes) -> None:
+    def reply(self, message: bytes) -> None:
         self._edge.reply(self._number, message)
 
     def readmit(self) -> None:
         self._admit()
 
+    def share(self, method: Method, body: bytes, answered: Answered) -> bool:
+        return self._sharing.add(method, answered, body, self._authorization)
+
     def message(self, body: bytes | None) -> None:
-        """Let `read` return a request, or None after the last."""
-        self._requests.append(body)
-        if self._came is not None and not self._came.done():
-            self._came.set_result(None)
+        """A request has come; None says that there will be no other."""
+        if body is None:
+            self._has_ended.set()
+        elif self._begin is None:
+            self._early.append(body)
+        else:
+            self._begin(body)
 
 
 class Calls:
     """Every call that is a task, by its number."""
 
-    def __init__(self, edge: Edge, authenticator: Authenticator | None) -> None:
+    def __init__(self, edge: Edge, authenticator: Authenticator | None, sharing: Sharing) -> None:
         self._edge = edge
         self._authenticator = authenticator
+        self._sharing = sharing
         self._under_way: dict[int, tuple[asyncio.Task[None], EdgeCall]] = {}
 
     def begin(
@@ -108,7 +126,7 @@ class Calls:
     ) -> None:
         admit = partial(self._admit, authorization)
         call = (
-            EdgeConversation(self._edge, number, metadata, admit)
+            EdgeConversation(self._edge, number, metadata, admit, self._sharing, authorization)
             if method.kind is Kind.BIDI
             else EdgeCall(self._edge, number, metadata)
         )

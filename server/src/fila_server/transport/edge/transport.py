@@ -3,7 +3,7 @@
 
 Theory of operation. The edge has sockets, HTTP/2, TLS and limits on a thread of its own, without
 the interpreter lock. It wakes the event loop once for all that has happened, and that is taken here
-in one go. Calls about one message each become few commands (`merging`), every other call is a task
+in one go. Calls about few messages each become few commands (`sharing`), every other call is a task
 of its own (`calls`). Answers go back in batches, too.
 
 An authorization is looked at before a body is read, once: the edge remembers those that were let
@@ -34,8 +34,8 @@ from fila_server.runtime.engine import Engine
 from fila_server.transport.address import listen
 from fila_server.transport.edge import reflection
 from fila_server.transport.edge.calls import Calls
-from fila_server.transport.edge.merging import Merging
 from fila_server.transport.edge.refusal import code
+from fila_server.transport.edge.sharing import Sharing
 from fila_server.transport.served import Served
 from fila_server.transport.tls import Certificates
 
@@ -81,12 +81,8 @@ class EdgeTransport:
             services=services,
             reflection=reflection.answers(services) if config.server.reflection else None,
         )
-        self._calls = Calls(edge, self._authenticator)
-        self._merging = {
-            route: Merging(method, method.single, self._engine, edge, self._authenticator)
-            for route, method in enumerate(self._methods)
-            if method.single is not None
-        }
+        self._sharing = Sharing(self._methods, self._engine, edge, self._authenticator)
+        self._calls = Calls(edge, self._authenticator, self._sharing)
         asyncio.get_running_loop().add_reader(edge.fileno(), self._take)
         return port
 
@@ -98,25 +94,22 @@ class EdgeTransport:
 
     async def stop(self, grace_s: float) -> None:
         self._edge.drain()
-        merged = [merging.finish(grace_s) for merging in self._merging.values()]
-        await asyncio.gather(self._calls.finish(grace_s), *merged)
+        await asyncio.gather(self._calls.finish(grace_s), self._sharing.finish(grace_s))
         asyncio.get_running_loop().remove_reader(self._edge.fileno())
         self._edge.close()
 
     def _take(self) -> None:
         """Take what has happened at the edge. This runs per call."""
         calls = self._calls
-        merging = self._merging
+        sharing = self._sharing
         for event in self._edge.take(_TAKEN_MAX):
             kind = event[0]
             if kind == CALL:
                 _, number, route, body, metadata = event
-                merged = merging.get(route)
-                if merged is not None:
-                    merged.add(number, body, metadata[0])
-                else:
-                    method = self._methods[route]
-                    calls.begin(number, method, body, metadata[0], _given(metadata))
+                method = self._methods[route]
+                authorization = metadata[0]
+                if body is None or not sharing.add(method, number, body, authorization):
+                    calls.begin(number, method, body, authorization, _given(metadata))
             elif kind == MESSAGE:
                 calls.message(event[1], event[2])
             elif kind == TAKEN:
@@ -127,8 +120,7 @@ class EdgeTransport:
                 calls.message(event[1], None)
             elif kind == KEY:
                 self._judge(event[1], event[2])
-        for merged in merging.values():
-            merged.hand_in()
+        sharing.hand_in()
 
     def _judge(self, authorization: str | None, path: str) -> None:
         """Say whether calls with an authorization may send their bodies."""

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
 
 from fila_server.errors import FilaError, Overloaded
+from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.auth import CALLER, Authenticator
-from fila_server.rpc.method import Kind, Metadata, Method, decoded, encoded
+from fila_server.rpc.method import Answered, Kind, Metadata, Method, decoded, encoded
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.refusal import Context, refuse
@@ -43,9 +44,9 @@ class GrpcioCall:
 
 
 class GrpcioConversation(GrpcioCall):
-    """A call that brings many requests."""
+    """A call that brings many requests. Responses are written by a task, in the order given."""
 
-    __slots__ = ("_arrivals", "_authenticator", "_sizes")
+    __slots__ = ("_arrivals", "_authenticator", "_replies", "_room", "_sizes", "_writer")
 
     def __init__(
         self, context: Context, arrivals: Arrivals, authenticator: Authenticator | None
@@ -54,27 +55,54 @@ class GrpcioConversation(GrpcioCall):
         self._arrivals = arrivals
         self._authenticator = authenticator
         self._sizes: deque[int] = deque()  # of the requests without a response
+        self._replies: deque[bytes] = deque()  # not written yet
+        self._room = asyncio.Event()
+        self._writer: asyncio.Future[None] | None = None
 
-    async def read(self) -> bytes | None:
-        try:
-            body = await self._arrivals.read_next(self.context)
-        except Overloaded:
-            self._sizes.append(0)
-            raise
-        if body is not None:
-            self._sizes.append(len(body))
-        return body
+    async def attend(self, begin: Callable[[bytes | FilaError], None]) -> None:
+        sizes = self._sizes
+        while True:
+            while len(sizes) >= PIPELINE_REQUESTS_MAX:
+                self._room.clear()
+                await self._room.wait()
+            try:
+                body = await self._arrivals.read_next(self.context)
+            except Overloaded as error:
+                sizes.append(0)
+                begin(error)
+                continue
+            if body is None:
+                return
+            sizes.append(len(body))
+            begin(body)
 
-    async def reply(self, message: bytes) -> None:
-        await self.write(message)
-        self._arrivals.leave(self._sizes.popleft())
+    def reply(self, message: bytes) -> None:
+        self._replies.append(message)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        while self._replies:
+            await self.write(self._replies.popleft())
+            self._arrivals.leave(self._sizes.popleft())
+            self._room.set()
 
     def readmit(self) -> None:
         if self._authenticator is not None:
             CALLER.set(self._authenticator.caller(self.context.invocation_metadata()))
 
+    def share(self, method: Method, body: bytes, answered: Answered) -> bool:
+        return False
+
+    async def written(self) -> None:
+        """Return when all responses have been written. Raises what gRPC failed with."""
+        if self._writer is not None:
+            await self._writer
+
     def leave(self) -> None:
         """The call is over: nothing of it takes up any bytes."""
+        if self._writer is not None:
+            self._writer.cancel()
         self._arrivals.leave(sum(self._sizes))
         self._sizes.clear()
 
@@ -111,7 +139,12 @@ class Rim:
         async def converse(context: Context) -> None:
             conversation = GrpcioConversation(context, arrivals, self._authenticator)
             try:
-                await method.handler(None, conversation)
+                try:
+                    await method.handler(None, conversation)
+                except FilaError:
+                    await conversation.written()
+                    raise
+                await conversation.written()
             finally:
                 conversation.leave()
 
