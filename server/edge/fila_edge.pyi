@@ -14,7 +14,7 @@ from typing import Any, Final, final
 #   (HALF_CLOSED, id)                  there will be no further request; where that is for a
 #                                      request that could not be read, the call ends with the status
 #                                      for that, whatever `end` says
-#   (TAKEN, id)                        HTTP/2 has taken over a frame given to `write`
+#   (TAKEN, id)                        HTTP/2 has taken over a frame given to `write` or `finish`
 #   (GONE, id)                         the caller left, or its time is over, before the call was
 #                                      ended; told once, and nothing about the call follows
 #   (KEY, value, path)                 may calls with this `authorization` (None: there is none)
@@ -97,6 +97,11 @@ class Edge:
 
     def write(self, id: int, frame: bytes) -> None:
         """Send an encoded response; TAKEN follows."""
+
+    def finish(self, id: int, frame: bytes) -> None:
+        """Send an encoded response and, with it, end the call with status OK; TAKEN follows, and
+        nothing after that. If GONE comes instead it was not taken over.
+        """
 
     def reply(self, id: int, frame: bytes) -> None:
         """Send an encoded response to the oldest MESSAGE without one; nothing is told.

@@ -32,6 +32,8 @@ pub enum Taken {
     Nothing,
     /// Python hears of it.
     Told,
+    /// The same, and with this frame the call is ended.
+    ToldLast,
     /// The oldest message of the call is dealt with, and another may come.
     Answered,
 }
@@ -92,9 +94,10 @@ impl Call {
         self.push(Out::End(spoilt.unwrap_or(status)));
     }
 
-    /// End it now; what waits is not sent.
+    /// End it now; what waits is not sent, an end that was to follow neither.
     pub fn cut(&self, status: Status) {
         self.queue.borrow_mut().clear();
+        self.is_over.set(false);
         self.push(Out::End(status));
     }
 
@@ -267,6 +270,11 @@ pub struct Leash {
 impl Leash {
     pub fn new(calls: &Rc<Calls>, call: Rc<Call>, places: Vec<Place>) -> Self {
         Self { calls: calls.clone(), call, tasks: Vec::new(), _places: places }
+    }
+
+    /// Python has ended the call, if it was still there; nothing is told any more.
+    pub fn ended(&self) {
+        self.calls.end(self.call.id);
     }
 
     /// Let a task end with the call.

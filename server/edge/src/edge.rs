@@ -135,6 +135,12 @@ impl Edge {
         Ok(())
     }
 
+    fn finish(&self, id: u64, frame: &[u8]) -> PyResult<()> {
+        let content = framed(frame).ok_or_else(|| too_long(frame))?;
+        self.shared.outbox.put(Command::Finish { id, content });
+        Ok(())
+    }
+
     fn reply(&self, id: u64, frame: &[u8]) -> PyResult<()> {
         let content = framed(frame).ok_or_else(|| too_long(frame))?;
         self.shared.outbox.put(Command::Reply { id, content });

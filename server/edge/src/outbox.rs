@@ -12,6 +12,7 @@ pub enum Command {
     Answer { id: u64, content: Bytes },
     Open { id: u64 },
     Write { id: u64, content: Bytes },
+    Finish { id: u64, content: Bytes },
     Reply { id: u64, content: Bytes },
     End { id: u64, status: Status },
     More { id: u64, count: u64 },

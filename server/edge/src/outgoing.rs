@@ -50,9 +50,12 @@ impl Body for Outgoing {
         match std::mem::take(&mut this.taken) {
             Taken::Nothing => {}
             Taken::Answered => leash.call.answered(),
-            Taken::Told => {
+            taken @ (Taken::Told | Taken::ToldLast) => {
                 let standing = leash.call.standing.get().cloned();
                 inbox.push(Event::Taken { id: leash.call.id }, standing);
+                if taken == Taken::ToldLast {
+                    leash.ended();
+                }
             }
         }
         loop {

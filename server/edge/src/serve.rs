@@ -106,7 +106,8 @@ async fn begun(state: &Rc<State>, mut leash: Leash, deadline: Option<Instant>) -
     if let Some(status) = leash.call.begun().await {
         return Ok(status.alone());
     }
-    if let (Some(deadline), false) = (deadline, leash.call.is_over()) {
+    let is_open = !leash.call.is_over() || state.calls.find(leash.call.id).is_some();
+    if let (Some(deadline), true) = (deadline, is_open) {
         let (calls, call) = (state.calls.clone(), leash.call.clone());
         let late = spawn_local(async move {
             sleep_until(deadline).await;

@@ -94,6 +94,12 @@ fn apply(state: &State, drain: &watch::Sender<bool>, command: Command) {
                 call.push(Out::Frame { content, taken: Taken::Told });
             }
         }
+        Command::Finish { id, content } => {
+            if let Some(call) = calls.find(id) {
+                call.push(Out::Frame { content, taken: Taken::ToldLast });
+                call.push(Out::End(Status::ok()));
+            }
+        }
         Command::Reply { id, content } => {
             if let Some(call) = calls.find(id) {
                 call.push(Out::Frame { content, taken: Taken::Answered });

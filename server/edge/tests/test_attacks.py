@@ -296,13 +296,14 @@ def test_a_window_that_never_opens_takes_nothing(canned: Canned) -> None:
     assert canned.wait_for(GONE) == (GONE, id)
 
 
-def test_a_deadline_passes_although_the_window_never_opens(canned: Canned) -> None:
+@pytest.mark.parametrize("send", ["write", "finish"])
+def test_a_deadline_passes_although_the_window_never_opens(canned: Canned, send: str) -> None:
     connection = Connection(canned.address, window=0)
     headers = call_headers("/t.T/Stream", (b"grpc-timeout", b"300m"))
     body = frame(http2.DATA, END_STREAM, 1, grpc_message(b"x"))
     connection.send(frame(HEADERS, END_HEADERS, 1, headers) + body)
     id = canned.wait_for(CALL)[1]
-    canned.edge.write(id, b"x")
+    getattr(canned.edge, send)(id, b"x")
     assert canned.wait_for(GONE) == (GONE, id)
     connection.close()
 

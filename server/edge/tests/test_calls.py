@@ -71,6 +71,7 @@ def test_answers_to_calls_that_are_over_are_ignored(canned: Canned, channel: grp
         canned.edge.answer([(id, b"x")])
         canned.edge.open(id)
         canned.edge.write(id, b"x")
+        canned.edge.finish(id, b"x")
         canned.edge.reply(id, b"x")
         canned.edge.more(id, 1)
         canned.edge.end(id, 0, "", "")
@@ -92,6 +93,18 @@ def test_a_stream_opens_flows_and_ends(canned: Canned, channel: grpc.Channel) ->
         assert canned.wait_for(TAKEN) == (TAKEN, id)
     canned.edge.end(id, 14, "over", "SHUTTING_DOWN")
     assert refused(lambda: next(call)) == (STATUS.UNAVAILABLE, "over", "SHUTTING_DOWN")
+    canned.settled(lambda now: now["calls_under_way"] == 0)
+    assert not canned.events
+
+
+def test_a_last_frame_ends_the_call_and_is_told_once(canned: Canned, channel: grpc.Channel) -> None:
+    call = stream(channel, b"q")
+    id = canned.wait_for(CALL)[1]
+    canned.edge.finish(id, b"all")
+    assert list(call) == [b"all"]
+    assert call.code() is grpc.StatusCode.OK
+    assert canned.wait_for(TAKEN) == (TAKEN, id)
+    canned.edge.end(id, 13, "too late", "")
     canned.settled(lambda now: now["calls_under_way"] == 0)
     assert not canned.events
 

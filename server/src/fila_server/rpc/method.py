@@ -34,6 +34,9 @@ class Call(Protocol):
     async def write(self, message: bytes) -> None:
         """Send one of the responses; return when the transport has taken it over."""
 
+    async def finish(self, message: bytes) -> None:
+        """Send the last response, and with it the status; return when it was taken over."""
+
 
 Answered = Callable[[bytes | FilaError], None]  # gets a call's response, or what it failed with
 

@@ -149,7 +149,7 @@ class Service:
             frame = sink.peek()
             if frame is None and request.wait_ms:
                 frame = await _next_within(sink, request.wait_ms / 1000)
-            await call.write(frame or b"")
+            await call.finish(frame or b"")
             if frame is not None:
                 sink.sent()
         finally:

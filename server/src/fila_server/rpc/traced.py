@@ -206,12 +206,18 @@ class _Deliveries:
         await self._call.open()
 
     async def write(self, frame: bytes) -> None:
+        await self._send(self._call.write, frame)
+
+    async def finish(self, frame: bytes) -> None:
+        await self._send(self._call.finish, frame)
+
+    async def _send(self, send: Callable[[bytes], Awaitable[None]], frame: bytes) -> None:
         span = self._begin(frame) if frame else None
         if span is None:
-            await self._call.write(frame)
+            await send(frame)
             return
         with ending(span):
-            await self._call.write(frame)
+            await send(frame)
 
     def _begin(self, frame: bytes) -> Span | None:
         return self._tracing.begin(DELIVER, self._caller, frame, lambda: _delivered(frame))

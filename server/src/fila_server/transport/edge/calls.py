@@ -32,13 +32,14 @@ _OK = 0
 class EdgeCall:
     """A call as its handler knows it."""
 
-    __slots__ = ("_edge", "_metadata", "_number", "_taken")
+    __slots__ = ("_edge", "_metadata", "_number", "_taken", "is_finished")
 
     def __init__(self, edge: Edge, number: int, metadata: Metadata) -> None:
         self._edge = edge
         self._number = number
         self._metadata = metadata
         self._taken: asyncio.Future[None] | None = None
+        self.is_finished = False
 
     def metadata(self) -> Metadata:
         return self._metadata
@@ -50,6 +51,12 @@ class EdgeCall:
         self._taken = asyncio.get_running_loop().create_future()
         self._edge.write(self._number, message)
         await self._taken
+
+    async def finish(self, message: bytes) -> None:
+        self._taken = asyncio.get_running_loop().create_future()
+        self._edge.finish(self._number, message)
+        await self._taken
+        self.is_finished = True
 
     def taken(self) -> None:
         """Let `write` return: the peer has room for what was written."""
@@ -186,7 +193,7 @@ class Calls:
             response = await method.handler(request, call)
             if method.kind is Kind.UNARY:
                 edge.answer([(number, encoded(response))])
-            else:
+            elif not call.is_finished:
                 edge.end(number, _OK, "", "")
         except FilaError as error:
             refuse(edge, number, error)

@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 class GrpcioCall:
     """A call as handlers know it; those of this room may ask for grpcio's own view."""
 
-    __slots__ = ("context", "write")
+    __slots__ = ("context", "finish", "write")
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.write = context.write
+        self.write = self.finish = context.write
 
     def metadata(self) -> Metadata:
         return self.context.invocation_metadata() or ()
