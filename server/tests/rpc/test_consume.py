@@ -242,3 +242,16 @@ def test_backpressure_keeps_no_more_of_an_error_than_a_failure_does(wire: Wire) 
     (again,) = wire.receive(queue)
     assert again.metadata.last_error == "é" * 2048
     assert again.metadata.attempt_count == 0
+
+
+def test_who_leaves_with_a_frame_keeps_what_it_leased(wire: Wire) -> None:
+    queue = wire.queue(visibility_timeout_ms=60_000)
+    for n in range(200):
+        wire.enqueue(queue, b"%d" % n)
+        stream = wire.consume(queue)
+        (message,) = next(stream).messages
+        stream.cancel()
+        assert message.payload == b"%d" % n
+        wire.ack(queue, message)
+    stats = wire.stats(queue)
+    assert (stats.depth, stats.in_flight, stats.counters.delivered) == (0, 0, 200)

@@ -8,6 +8,7 @@ nothing else of a method, and a handler knows nothing else of its transport.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -32,7 +33,11 @@ class Call(Protocol):
         """Send the response's headers, and nothing else yet."""
 
     async def write(self, message: bytes) -> None:
-        """Send one of the responses; return when the transport has taken it over."""
+        """Send one of the responses; return when the transport has taken it over.
+
+        Whether it was is certain, also where the caller leaves at that moment: then this returns
+        all the same, and the next thing that the handler waits for is cancelled.
+        """
 
     async def finish(self, message: bytes) -> None:
         """Send the last response, and with it the status; return when it was taken over."""
@@ -123,6 +128,19 @@ def bidi(path: str, handler: Handler) -> Method:
 
 def _no_body(body: bytes) -> None:
     raise AssertionError("a call that brings many requests has no body of its own")
+
+
+def postpone_cancellation() -> None:
+    """Let the handler, which is being cancelled, go on until it waits the next time."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def is_being_cancelled() -> bool:
+    """Whether the handler's caller has left."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def encoded(response: Any) -> bytes:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 from fila_server.errors import FilaError, Unauthenticated
 from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.auth import CALLER, Authenticator
-from fila_server.rpc.method import Answered, Kind, Metadata, Method, decoded, encoded
+from fila_server.rpc.method import (
+    Answered,
+    Kind,
+    Metadata,
+    Method,
+    decoded,
+    encoded,
+    postpone_cancellation,
+)
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.edge.refusal import refuse
 from fila_server.transport.edge.sharing import Sharing
@@ -48,15 +56,22 @@ class EdgeCall:
         self._edge.open(self._number)
 
     async def write(self, message: bytes) -> None:
-        self._taken = asyncio.get_running_loop().create_future()
         self._edge.write(self._number, message)
-        await self._taken
+        await self._wait_for_taken()
 
     async def finish(self, message: bytes) -> None:
-        self._taken = asyncio.get_running_loop().create_future()
         self._edge.finish(self._number, message)
-        await self._taken
+        await self._wait_for_taken()
         self.is_finished = True
+
+    async def _wait_for_taken(self) -> None:
+        taken = self._taken = asyncio.get_running_loop().create_future()
+        try:
+            await taken
+        except asyncio.CancelledError:
+            if taken.cancelled():
+                raise
+            postpone_cancellation()  # the caller has it, and has left since
 
     def taken(self) -> None:
         """Let `write` return: the peer has room for what was written."""

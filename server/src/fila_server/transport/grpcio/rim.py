@@ -19,7 +19,16 @@ import grpc
 from fila_server.errors import FilaError, Overloaded
 from fila_server.limits import PIPELINE_REQUESTS_MAX
 from fila_server.rpc.auth import CALLER, Authenticator
-from fila_server.rpc.method import Answered, Kind, Metadata, Method, decoded, encoded
+from fila_server.rpc.method import (
+    Answered,
+    Kind,
+    Metadata,
+    Method,
+    decoded,
+    encoded,
+    is_being_cancelled,
+    postpone_cancellation,
+)
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.refusal import Context, refuse
@@ -30,17 +39,33 @@ log = logging.getLogger(__name__)
 class GrpcioCall:
     """A call as handlers know it; those of this room may ask for grpcio's own view."""
 
-    __slots__ = ("context", "finish", "write")
+    __slots__ = ("context",)
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.write = self.finish = context.write
 
     def metadata(self) -> Metadata:
         return self.context.invocation_metadata() or ()
 
     async def open(self) -> None:
         await self.context.send_initial_metadata(())
+
+    async def write(self, message: bytes) -> None:
+        # On its own: a write that is cancelled does not tell whether it was done, and whoever
+        # leaves as soon as a message has come is faster than the word that it went.
+        writing = asyncio.ensure_future(self.context.write(message))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))  # which ends with the call, if not before
+            if writing.cancelled() or writing.exception() is not None:
+                raise
+            postpone_cancellation()
+
+    async def finish(self, message: bytes) -> None:
+        await self.write(message)
+        if is_being_cancelled():  # whoever leaves before the status has seen no response
+            raise asyncio.CancelledError
 
 
 class GrpcioConversation(GrpcioCall):
@@ -83,7 +108,7 @@ class GrpcioConversation(GrpcioCall):
 
     async def _write(self) -> None:
         while self._replies:
-            await self.write(self._replies.popleft())
+            await self.context.write(self._replies.popleft())
             self._arrivals.leave(self._sizes.popleft())
             self._room.set()
 
