@@ -480,3 +480,32 @@ def test_a_woken_lane_that_cannot_go_leaves_its_room_to_whoever_is_first_now(h: 
     lines.dirty.clear()
     lines._park(dear, limiter)
     assert line in queue.due_lines and queue in lines.dirty
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+@pytest.mark.parametrize("weights", [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3, "d": 4}])
+@pytest.mark.parametrize(
+    "limits", [{"throttle.provider": "400,20"}, {"concurrency:provider:limit": "20"}]
+)
+def test_many_tokens_at_a_time_are_shared_by_weight(
+    h: Harness, limits: dict[str, str], weights: dict[str, int], batch: int
+) -> None:
+    """A broker that is busy comes late to a bucket, and a batch of acks frees many slots."""
+    hold(h)
+    for key, value in limits.items():
+        h.set(key, value)
+    for tenant, weight in weights.items():
+        fill(h, 1000, tenant, weight=weight, throttle_keys=["provider"])
+    h.open(QUEUE, credit=5000, batch=batch)
+    served: Counter[str] = Counter()
+    for _ in range(60):
+        h.tick()
+        messages = h.take()
+        served += tenants(messages)
+        for message in messages:
+            h.ack(QUEUE, message.id)
+        h.clock.advance(0.05)
+    assert served.total() >= 1000
+    for tenant, weight in weights.items():
+        assert served[tenant] == pytest.approx(served.total() * weight / sum(weights.values()), rel=0.02)
+    check_consistent(h)

@@ -28,6 +28,19 @@ from server.tests.simulation.planting import plant, replaced
 
 
 @plant
+def a_bucket_with_many_tokens_serves_all_tenants_alike() -> Iterator[None]:
+    """Whoever waits is woken as far as there is room, a tenant of little weight like any other."""
+    look = Lines.look
+
+    def eager(self: Lines, queue: Any, now_ns: int, limit: int) -> None:
+        with replaced(line, "_step", lambda lane: FOREVER):  # nobody is beyond the horizon
+            look(self, queue, now_ns, limit)
+
+    with replaced(Lines, "look", eager):
+        yield
+
+
+@plant
 def a_lane_that_parks_elsewhere_wakes_nobody() -> Iterator[None]:
     """It leaves a due line with a free token, no timer and a waiting consumer, for ever."""
 

@@ -45,13 +45,16 @@ class Market:
         self._intake = Intake(self.world.config.limits)
         self.quantum = random.choice((1, 1, 2))
         self.rate = random.choice((1.0, 4.0, 50.0))
-        self.burst = random.choice((1, 2, 5))
+        # A broker that has much to do, or consumers that are slow, find many tokens at a time.
+        self.is_late = random.random() < 0.4
+        self.burst = 20 if self.is_late else random.choice((1, 2, 5))
         weights = [random.choice((1, 1, 2, 3)) for _ in range(random.randint(2, 4))]
         self.tenants = []
         for number, weight in enumerate(weights):
             fair = self.rate * weight / sum(weights)
-            # Clearly less than its share, or clearly more: in between nobody is in the right.
-            account = fair * random.choice((0.0, 0.0, 0.4, 2.0, 4.0))
+            # Clearly less than its share, or clearly more: in between nobody is in the right. What
+            # an account may have is lost while nobody asks for it.
+            account = 0.0 if self.is_late else fair * random.choice((0.0, 0.0, 0.4, 2.0, 4.0))
             self.tenants.append(Tenant(f"t{number}", weight, account))
         self.got: Counter[str] = Counter()
 
@@ -59,6 +62,7 @@ class Market:
         """Serve for some rounds. Raises Broken if somebody got less than it may expect."""
         self._open()
         target = _ROUNDS * self.quantum * sum(tenant.weight for tenant in self.tenants)
+        target = max(target, _ROUNDS * self.burst)
         began_ns = self.world.clock.mono_ns
         while sum(self.got.values()) < target:
             self._sleep()
@@ -67,8 +71,11 @@ class Market:
         self._judge((self.world.clock.mono_ns - began_ns) / NS_PER_S)
 
     def _sleep(self) -> None:
-        """Sleep until a few tokens have come, or less if the broker asks for it."""
+        """Sleep until a few tokens have come, or less if the broker asks for it and is not late."""
         clock = self.world.clock
+        if self.is_late:
+            clock.advance(int(self.random.uniform(0.5, 1.5) * self.burst / self.rate * NS_PER_S))
+            return
         nap_ns = int(self.random.uniform(0.5, 3) / self.rate * NS_PER_S)
         wake_ns = self.world.broker.next_wake_ns() - clock.mono_ns
         clock.advance(max(1, min(nap_ns, wake_ns)))
@@ -83,10 +90,11 @@ class Market:
                 # An account that holds less than a turn would cut every turn short.
                 turn = tenant.weight * self.quantum
                 self._set(f"throttle.acct:{tenant.name}", f"{tenant.account},{turn}")
-            self._produce(tenant, _BACKLOG)
+            self._produce(tenant, _BACKLOG + self.burst)
+        batches = (self.random.choice((1, 4)),) if self.is_late else (1, 4)
         for _ in range(self.random.randint(1, 3)):
             consumer = world.connect()
-            batch = self.random.choice((1, 4))
+            batch = self.random.choice(batches)
             world.tell(OpenConsumer(world.ticket(), consumer, _QUEUE, 50, batch, 0, False))
 
     def _set(self, key: str, value: str) -> None:

@@ -7,7 +7,7 @@ The states of a lane that has messages, and what moves it:
     parked   waits in the line of one limiter               line is set,  not is_ready
     awake    ready, and still counted in that line          line is set,  is_ready
 
-    ready  -> parked   a limiter has no room, or others wait there already      admit
+    ready  -> parked   a limiter has no room, or others wait there already      admit, step_back
     parked -> awake    the limiter has room and this lane is first in line       look
     awake  -> ready    it took its tokens                                        admit
     awake  -> parked   another of its limiters has no room, or this one again    admit
@@ -23,7 +23,9 @@ Within a queue, lanes share a limiter by weight: each has a virtual time there, 
 delivery moves on by cost / weight, and the smallest tag is next (self-clocked fair queueing). A
 lane that was away, waiting for another limiter, comes back with its tag, or with the line's own
 time if that has moved on: nobody hoards. It goes from line to line before anybody is served, so
-what else it needs gains it nothing. Between queues the limiter serves in turn.
+what else it needs gains it nothing. Where there is room for many at once, those are woken that
+would be next if they were served one by one: a lane of much weight has several deliveries before
+one of little has its first. Between queues the limiter serves in turn.
 
 A queue that nobody takes messages from has no turn: its lines stand apart, due, until it is served
 again. So a delivery asks as many queues as can deliver, not all that wait.
@@ -57,14 +59,21 @@ _MOST_AWAKE = 64
 class Line:
     """The lanes of one queue that wait at one limiter, first in line first."""
 
-    __slots__ = ("awake", "clock", "limiter", "queue", "waiting")
+    __slots__ = ("awake", "clock", "horizon", "limiter", "queue", "waiting")
 
     def __init__(self, limiter: Limiter, queue: Queue) -> None:
         self.limiter = limiter
         self.queue = queue
         self.waiting: SortedDict[tuple[int, int], Lane] = SortedDict()  # by tag, then arrival
         self.awake = 0
+        # No tag beyond this is woken while anybody is awake: one of them would be next before it.
+        self.horizon = 0
         self.clock = limiter.clock  # virtual time: the largest tag that was served here
+
+
+def _step(lane: Lane) -> int:
+    """Return by how much a delivery moves a lane's tag on."""
+    return lane.cost * _UNIT // lane.key.weight
 
 
 def _is_first(lane: Lane, line: Line) -> bool:
@@ -129,6 +138,22 @@ class Lines:
         self._take(lane, queue, now_ns)
         return True
 
+    def step_back(self, lane: Lane) -> bool:
+        """Let a lane that has been served stand in line again where others wait.
+
+        At once and not when its turn comes again: else somebody could be woken before it who comes
+        after it. The caller takes it out of its key's turns.
+        """
+        queue = lane.key.queue
+        for limiter in lane.limiters:
+            if limiter.lines or limiter.unserved:
+                line = _line(limiter, queue)
+                if line is not None:
+                    lane.yielded = True
+                    self._due(self._park(lane, limiter))
+                    return True
+        return False
+
     def _take(self, lane: Lane, queue: Queue, now_ns: int) -> None:
         touched = self.throttles.touched
         for at, limiter in enumerate(lane.limiters):
@@ -165,7 +190,7 @@ class Lines:
         """
         limiter = lane.limiters[at]
         floor = limiter.clock if line is None else line.clock
-        step = lane.cost * _UNIT // lane.key.weight
+        step = _step(lane)
         if lane.goes_on:
             return max(lane.tags[at] + step, floor)
         return max(lane.tags[at], floor) + step
@@ -256,6 +281,8 @@ class Lines:
                     break
                 if limiter.room(lane.cost, now_ns) <= line.awake:
                     break
+                if line.awake and lane.ticket[0] > line.horizon:
+                    break
                 self.units += 1
                 waiting.popitem(0)
                 elsewhere = self._elsewhere(lane, limiter, now_ns)
@@ -263,6 +290,8 @@ class Lines:
                     lane.line = None
                     self._due(self._park(lane, elsewhere))
                     continue
+                again = lane.ticket[0] + _step(lane)  # its tag after the delivery that it is for
+                line.horizon = min(again, line.horizon) if line.awake else again
                 line.awake += 1
                 self._free(lane)
                 ring.make_ready(lane)

@@ -65,6 +65,7 @@ class Places:
         self.mortal: Deadlines[Message] = Deadlines()  # with a time to live
         self.ended: list[Message] = []  # taken out since their life was over; records are left
         self.admit = self.lines.admit
+        self.step_back = self.lines.step_back
         self.hot_bytes = 0  # bodies of pending messages in memory
 
     # --- Pending ----------------------------------------------------------------------------------

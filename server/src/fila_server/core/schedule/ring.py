@@ -32,6 +32,9 @@ class Taker(Protocol):
 
     @property
     def admit(self) -> Admit: ...
+    def step_back(self, lane: Lane) -> bool:
+        """Park the lane, which has just taken its tokens, if others wait for the same ones."""
+
     def drop(self, lane: Lane) -> None:
         """Put a lane to rest that has nothing left."""
 
@@ -137,6 +140,8 @@ def _take_turn(
             del lanes[lane]
             lane.is_ready = False
             taker.drop(lane)
+        elif lane.limiters and taker.step_back(lane):
+            del lanes[lane]
         elif len(lanes) > 1:
             lanes.move_to_end(lane)
     return turn - left, refused
