@@ -507,5 +507,7 @@ def test_many_tokens_at_a_time_are_shared_by_weight(
         h.clock.advance(0.05)
     assert served.total() >= 1000
     for tenant, weight in weights.items():
-        assert served[tenant] == pytest.approx(served.total() * weight / sum(weights.values()), rel=0.02)
+        assert served[tenant] == pytest.approx(
+            served.total() * weight / sum(weights.values()), rel=0.02
+        )
     check_consistent(h)
