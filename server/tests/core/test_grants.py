@@ -17,7 +17,7 @@ from fila.v1.service_pb2 import (
     LeaseExtension,
 )
 from fila_server.config import LimitsConfig
-from fila_server.core.commands import Ack, Admin, Command, Extend, SettleGrants
+from fila_server.core.commands import Ack, Admin, CloseConsumer, Command, Extend, SettleGrants
 from fila_server.core.turn import SLICE
 from fila_server.core.wire.answers import Settled
 from fila_server.errors import FilaError, InvalidArgument, LeaseExpired, QueueNotFound
@@ -466,3 +466,25 @@ def test_the_largest_turn_does_not_grow_with_the_queue(action: dict[str, Any]) -
         return [SettleGrants(0, items)]
 
     assert_bounded(settle_all)
+
+
+@pytest.mark.parametrize("how", ["whole", "each"])
+def test_what_was_extended_has_reached_somebody_though_its_frame_was_not_sent(
+    h: Harness, how: str
+) -> None:
+    """A consumer that extends and leaves may be faster than the word that it got the frame."""
+    consumer = h.open("q")
+    h.enqueue_many("q", 2)
+    ((_, grant, messages),) = h.frames
+    h.frames = []
+    token = token_of(messages)
+    if how == "whole":
+        settled = h.settle("q", token, extend=GrantExtension(extend_ms=50_000))
+        assert isinstance(settled, Settled) and settled.messages == 2
+    else:
+        for message in messages:
+            assert h.extend("q", message.id, token, 50_000) == h.clock.wall_ns + 50 * S
+    h.run(CloseConsumer(consumer, [grant]))
+    assert h.receive("q", 2) == []
+    assert h.settle("q", token, **ACK).messages == 2  # type: ignore[union-attr]
+    check_consistent(h)

@@ -117,6 +117,7 @@ class Grant:
         "deadline_ns",
         "duration_ms",
         "expires_ns",
+        "is_prolonged",
         "leased_ns",
         "left",
         "messages",
@@ -148,4 +149,5 @@ class Grant:
         self.deadline_ns = deadline_ns  # monotonic
         self.expires_ns = expires_ns  # wall
         self.duration_ms = duration_ms
+        self.is_prolonged = False  # as a whole, by somebody who has its frame
         self.renews: Grant | None = None  # the one that held its messages, if its record stays

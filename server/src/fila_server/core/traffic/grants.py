@@ -285,5 +285,6 @@ def _prolong(state: State, grant: Grant, duration_ms: int, turn: Turn) -> None:
     grant.deadline_ns = turn.now.mono_ns + duration_ns
     grant.expires_ns = turn.now.wall_ns + duration_ns
     grant.duration_ms = duration_ms
+    grant.is_prolonged = True
     state.places.prolong(grant)
     store_lease(grant, turn)

@@ -312,7 +312,9 @@ def close_consumer(state: State, command: CloseConsumer, turn: Turn) -> Generato
 def _return_unsent(state: State, command: CloseConsumer, turn: Turn) -> Generator[int, None, None]:
     for number in command.unsent:
         grant = state.places.grants.get(number)
-        if grant is not None and not grant.queue.is_deleted:
+        if grant is None or grant.is_prolonged:  # somebody has the frame, whatever is said of it
+            continue
+        if not grant.queue.is_deleted:
             messages = list(grant.messages)
             for start in range(0, len(messages), SLICE):
                 part = messages[start : start + SLICE]
