@@ -31,9 +31,10 @@ type Client struct {
 	nacks      *coalescer[struct{}]
 	extensions *coalescer[time.Time]
 
+	leases *keeper
+
 	lock      sync.Mutex
 	consumers map[*Consumer]struct{}
-	isClosing bool
 	closing   sync.Once
 }
 
@@ -55,6 +56,7 @@ func NewClient(target string, options ...ClientOption) (*Client, error) {
 		acks:       newCoalescer(ackTogether, opened),
 		nacks:      newCoalescer(nackBatch, opened),
 		extensions: newCoalescer(extendBatch, opened),
+		leases:     newKeeper(opened),
 		consumers:  map[*Consumer]struct{}{},
 	}, nil
 }
@@ -64,7 +66,7 @@ func NewClient(target string, options ...ClientOption) (*Client, error) {
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		c.lock.Lock()
-		c.isClosing = true
+		c.connection.refuse()
 		open := make([]*Consumer, 0, len(c.consumers))
 		for consumer := range c.consumers {
 			open = append(open, consumer)
@@ -75,6 +77,7 @@ func (c *Client) Close() error {
 			ending.Go(func() { _ = consumer.Close() })
 		}
 		ending.Wait()
+		c.leases.stop()
 		c.connection.close()
 	})
 	return nil
@@ -147,28 +150,16 @@ func (c *Client) EnqueueMany(
 func (c *Client) Consume(
 	ctx context.Context, queue string, options ...ConsumeOption,
 ) (*Consumer, error) {
-	about := subject{queue: queue}
-	chosen := consumeSettings{maxInFlight: defaultMaxInFlight, batchSize: defaultBatchSize}
+	chosen := consumeSettings{
+		queue:         queue,
+		maxInFlight:   defaultMaxInFlight,
+		batchSize:     defaultBatchSize,
+		extendsLeases: true,
+	}
 	for _, option := range options {
 		option.toConsume(&chosen)
 	}
-	timeoutMS, err := milliseconds("visibility timeout", chosen.visibilityTimeout, about)
-	if err != nil {
-		return nil, err
-	}
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if c.isClosing {
-		return nil, clientClosed(about)
-	}
-	consumer := c.startConsumer(ctx, &filapb.ConsumeRequest{
-		Queue:               queue,
-		MaxInFlight:         chosen.maxInFlight,
-		MaxBatch:            chosen.batchSize,
-		VisibilityTimeoutMs: timeoutMS,
-	})
-	c.consumers[consumer] = struct{}{}
-	return consumer, nil
+	return c.startConsumer(ctx, chosen)
 }
 
 func (c *Client) forget(consumer *Consumer) {
@@ -205,8 +196,11 @@ func (c *Client) Receive(
 		return nil, err
 	}
 	messages := make([]*ConsumeMessage, len(answer.GetMessages()))
+	together := &frame{size: len(messages)}
 	for i, raw := range answer.GetMessages() {
-		messages[i] = c.readDelivered(raw, len(messages))
+		messages[i] = &ConsumeMessage{
+			Message: readMessage(raw), client: c, frame: together, place: i,
+		}
 	}
 	return messages, nil
 }
@@ -260,7 +254,7 @@ func (c *Client) Extend(
 // acked together, travel as one. An error beside them means that nothing was sent.
 func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]error, error) {
 	return c.settleMany(ctx, ackMany, messages, func(m *ConsumeMessage) (item, error) {
-		return ackItem(m.subject(), m.LeaseToken, m.frameSize)
+		return ackItem(m.subject(), m.LeaseToken, m.frame.size)
 	})
 }
 

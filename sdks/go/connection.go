@@ -66,6 +66,8 @@ type connection struct {
 	enqueues       *pipeline
 	settlements    *pipeline
 
+	// refusing is set when the client begins to close: there are no new calls.
+	refusing atomic.Bool
 	// alive ends when the client is closed, and with it whatever waits.
 	alive context.Context
 	end   context.CancelFunc
@@ -129,6 +131,11 @@ func dialOptions(chosen settings, transport credentials.TransportCredentials) []
 		grpc.WithDisableServiceConfig(),
 	}
 }
+
+func (c *connection) refuse() { c.refusing.Store(true) }
+
+// isRefusing is true as soon as the client begins to close, isClosed once calls are cut off.
+func (c *connection) isRefusing() bool { return c.refusing.Load() }
 
 func (c *connection) isClosed() bool { return c.alive.Err() != nil }
 

@@ -21,11 +21,11 @@ const (
 
 	// The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
 	defaultMessageBytesMax = 64 << 20
-	// What a handler that takes 0.1 s works off before a default lease of 30 s ends. More would
+	// What a handler that takes 0.4 s works off before a default lease of 30 s ends. More would
 	// also make a quiet tenant's message wait behind more that were delivered before it.
-	defaultMaxInFlight = 256
-	// A frame costs the broker some 0.3 ms whatever it holds; a hundred messages share that.
-	defaultBatchSize = 100
+	defaultMaxInFlight = 64
+	// Half of that: one frame is handled while the next one is on its way.
+	defaultBatchSize = 32
 	// Doubling stops long before this; the bound keeps the power small after hours of trying.
 	doublingsMax = 30
 )
@@ -170,9 +170,12 @@ func WithIdempotencyKey(key string) EnqueueOption {
 }
 
 type consumeSettings struct {
+	queue             string
 	maxInFlight       uint32
 	batchSize         uint32
 	visibilityTimeout time.Duration
+	extendsLeases     bool
+	isWorkers         bool
 }
 
 // ConsumeOption is a choice about one consumer, for Client.Consume.
@@ -182,14 +185,20 @@ type consumeOption func(*consumeSettings)
 
 func (o consumeOption) toConsume(s *consumeSettings) { o(s) }
 
-// WithMaxInFlight sets the most messages leased to the consumer at a time; 256 unless set.
+// WithMaxInFlight sets the most messages leased to the consumer at a time; 64 unless set.
 func WithMaxInFlight(count uint32) ConsumeOption {
 	return consumeOption(func(s *consumeSettings) { s.maxInFlight = count })
 }
 
-// WithBatchSize sets the most messages that arrive together; 100 unless set.
+// WithBatchSize sets the most messages that arrive together; 32 unless set.
 func WithBatchSize(count uint32) ConsumeOption {
 	return consumeOption(func(s *consumeSettings) { s.batchSize = count })
+}
+
+// WithLeaseExtension says whether the leases of messages that wait in the consumer are extended;
+// they are unless set. What was handed out is the application's to extend.
+func WithLeaseExtension(isOn bool) ConsumeOption {
+	return consumeOption(func(s *consumeSettings) { s.extendsLeases = isOn })
 }
 
 type receiveSettings struct {
