@@ -9,12 +9,40 @@ import java.util.concurrent.CompletableFuture;
 public final class ConsumeMessage extends Message {
   private final FilaClient client;
   private final int frameSize;
+  // What its frame shares; null where nobody keeps leases, as with receive.
+  private final Lease lease;
+  // Guarded by the lease: somebody here keeps it alive.
+  boolean isHeld;
+  volatile boolean isLost;
   private volatile Instant extendedUntil;
 
+  /** One that was received. */
   ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client, int frameSize) {
     super(raw);
     this.client = client;
     this.frameSize = frameSize;
+    this.lease = null;
+  }
+
+  /** One of a consumer's frame, held until it is let go. */
+  ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client, Lease lease, int size) {
+    super(raw);
+    this.client = client;
+    this.frameSize = size;
+    this.lease = lease;
+    this.isHeld = true;
+  }
+
+  /** Nobody here needs the lease of this message to last any more. */
+  void letGo() {
+    if (lease.letGo(this)) {
+      client.leases().letGo(lease);
+    }
+  }
+
+  /** Whether the lease has ended, as far as is known here. */
+  boolean isOver() {
+    return isLost || lease.isOver();
   }
 
   @Override

@@ -32,12 +32,15 @@ import java.util.function.Function;
  * <p>Null stands for what the caller leaves to the broker, where a method says so or takes options.
  */
 public final class FilaClient implements AutoCloseable {
+  private static final Duration CLOSING = Duration.ofSeconds(1);
+
   private final Connection connection;
   private final Duration timeout;
   private final Coalescer<EnqueueRequest, String> enqueues;
   private final Coalescer<AckRequest, Void> acks;
   private final Coalescer<NackRequest, Void> nacks;
   private final Coalescer<LeaseExtension, Instant> extensions;
+  private final Leases leases;
   private final Set<Consumer> consumers;
 
   FilaClient(ClientOptions options) {
@@ -47,6 +50,7 @@ public final class FilaClient implements AutoCloseable {
     this.acks = new Coalescer<>(Grants::ackTogether, connection);
     this.nacks = new Coalescer<>(Wire.NACK, connection);
     this.extensions = new Coalescer<>(Wire.EXTEND, connection);
+    this.leases = new Leases(connection);
     this.consumers = ConcurrentHashMap.newKeySet();
   }
 
@@ -57,6 +61,7 @@ public final class FilaClient implements AutoCloseable {
     this.acks = other.acks;
     this.nacks = other.nacks;
     this.extensions = other.extensions;
+    this.leases = other.leases;
     this.consumers = other.consumers;
   }
 
@@ -81,7 +86,8 @@ public final class FilaClient implements AutoCloseable {
   /** Ends consumers and calls under way. Afterwards every call fails; harmless twice. */
   @Override
   public void close() {
-    Consumer.close(List.copyOf(consumers));
+    var released = consumers.stream().map(Consumer::release).toArray(CompletableFuture<?>[]::new);
+    Wait.quietly(CompletableFuture.allOf(released), CLOSING);
     connection.close();
   }
 
@@ -92,6 +98,10 @@ public final class FilaClient implements AutoCloseable {
 
   Coalescer<EnqueueRequest, String> enqueues() {
     return enqueues;
+  }
+
+  Leases leases() {
+    return leases;
   }
 
   // --- Produce ----------------------------------------------------------------------------------
@@ -154,11 +164,22 @@ public final class FilaClient implements AutoCloseable {
    * opened by the first wish for a message, which is also where an unknown queue is reported.
    */
   public Consumer consume(String queue, ConsumeOptions options) throws FilaException {
-    ConsumeStream stream = new ConsumeStream(connection, this, Wire.consume(queue, options));
-    Consumer consumer = new Consumer(connection, stream, consumers);
-    consumers.add(consumer);
+    Consumer consumer = consumer(queue, options, false);
     // Not before: a client that is closed meanwhile has to find it in the set.
     connection.checkOpen();
+    return consumer;
+  }
+
+  private Consumer consumer(String queue, ConsumeOptions options, boolean isHeldByTaker) {
+    ConsumeStream stream =
+        new ConsumeStream(
+            connection,
+            this,
+            Wire.consume(queue, options),
+            options.extendLeases(),
+            isHeldByTaker);
+    Consumer consumer = new Consumer(connection, stream, consumers);
+    consumers.add(consumer);
     return consumer;
   }
 

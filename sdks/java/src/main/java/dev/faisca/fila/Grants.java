@@ -59,8 +59,8 @@ final class Grants {
       Collection<String> except) {
     GrantNack.Builder nack =
         GrantNack.newBuilder()
-            .setError(Wire.orEmpty(error))
-            .setThrottleKey(Wire.orEmpty(options.throttleKey()));
+            .setError(Wire.optional("error", error))
+            .setThrottleKey(Wire.optional("throttleKey", options.throttleKey()));
     if (options.retryAfter() != null) {
       nack.setRetryAfterMs(Wire.millis("retryAfter", options.retryAfter()));
     }
@@ -75,12 +75,17 @@ final class Grants {
             .setExtend(GrantExtension.newBuilder().setExtendMs(extendMs)));
   }
 
+  /** A frame's lease, for as long again. */
+  static Item<GrantSettlement> extend(Lease lease) {
+    return extend(lease.queue, lease.token, Duration.ofNanos(lease.nanos), List.of());
+  }
+
   private static GrantSettlement.Builder of(
       String queue, String leaseToken, Collection<String> except) {
     return GrantSettlement.newBuilder()
         .setQueue(Wire.named("queue", queue))
         .setLeaseToken(Wire.named("leaseToken", leaseToken))
-        .addAllExceptMessageIds(except);
+        .addAllExceptMessageIds(Wire.named("exceptMessageIds", except));
   }
 
   private static Item<GrantSettlement> item(GrantSettlement.Builder request) {

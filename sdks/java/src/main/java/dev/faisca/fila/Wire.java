@@ -23,6 +23,7 @@ import dev.faisca.fila.internal.v1.NackRequest;
 import dev.faisca.fila.internal.v1.ReceiveRequest;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -61,6 +62,9 @@ final class Wire {
           result -> result.hasError() ? result.getError() : null,
           result -> instant(result.getLeaseExpiresAt()));
 
+  private static final int ERROR_BYTES_MAX = 4096;
+  private static final int REPLACEMENT = 0xfffd;
+
   private Wire() {}
 
   private static <T> BatchRpc<EnqueueRequest, T> enqueueBatch(
@@ -93,7 +97,7 @@ final class Wire {
         AckRequest.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
+            .setLeaseToken(optional("leaseToken", leaseToken))
             .build();
     int bytes = CodedOutputStream.computeMessageSize(1, request);
     return new Item<>(request, bytes, queue, messageId, false, frameSize);
@@ -105,9 +109,9 @@ final class Wire {
         NackRequest.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
-            .setError(orEmpty(error))
-            .setThrottleKey(orEmpty(options.throttleKey()));
+            .setLeaseToken(optional("leaseToken", leaseToken))
+            .setError(optional("error", error))
+            .setThrottleKey(optional("throttleKey", options.throttleKey()));
     if (options.retryAfter() != null) {
       request.setRetryAfterMs(millis("retryAfter", options.retryAfter()));
     }
@@ -120,7 +124,7 @@ final class Wire {
         LeaseExtension.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
+            .setLeaseToken(optional("leaseToken", leaseToken))
             .setExtendMs(millis("duration", duration))
             .build();
     return item(request, queue, messageId, false);
@@ -172,12 +176,60 @@ final class Wire {
 
   // --- Values -----------------------------------------------------------------------------------
 
+  /** A text that must be there, and that can be told in UTF-8. */
   static String named(String name, String value) {
-    return Objects.requireNonNull(value, name + " must not be null");
+    Objects.requireNonNull(value, () -> name + " must not be null");
+    int at = brokenAt(value);
+    if (at >= 0) {
+      // Encoding it would quietly make a question mark of it.
+      throw new IllegalArgumentException(
+          "%s is no text: half of a surrogate pair at %d".formatted(name, at));
+    }
+    return value;
+  }
+
+  static Collection<String> named(String name, Collection<String> values) {
+    values.forEach(value -> named(name, value));
+    return values;
+  }
+
+  /** A text that may be missing. */
+  static String optional(String name, String value) {
+    return value == null ? "" : named(name, value);
   }
 
   static String orEmpty(String value) {
     return value == null ? "" : value;
+  }
+
+  /** Where half of a surrogate pair is; -1 for none. */
+  private static int brokenAt(String text) {
+    for (int at = 0; at < text.length(); at++) {
+      if (Character.isSurrogate(text.charAt(at))) {
+        if (Character.charCount(text.codePointAt(at)) == 1) {
+          return at;
+        }
+        at++;
+      }
+    }
+    return -1;
+  }
+
+  /** What went wrong in somebody else's words: always a text, and no longer than the broker keeps. */
+  static String shown(String text) {
+    StringBuilder shown = new StringBuilder();
+    int bytes = 0;
+    for (int at = 0; at < text.length(); ) {
+      int point = text.codePointAt(at);
+      at += Character.charCount(point);
+      int kept = Character.getType(point) == Character.SURROGATE ? REPLACEMENT : point;
+      bytes += kept < 0x80 ? 1 : kept < 0x800 ? 2 : kept < 0x10000 ? 3 : 4;
+      if (bytes > ERROR_BYTES_MAX) {
+        break;
+      }
+      shown.appendCodePoint(kept);
+    }
+    return shown.toString();
   }
 
   static int count(String name, int value) {
@@ -191,9 +243,18 @@ final class Wire {
     return value;
   }
 
-  /** Whole milliseconds; null is 0, which leaves the choice to the broker. */
+  /**
+   * Whole milliseconds, rounded up so that a short time is not none at all; null is 0, which leaves
+   * the choice to the broker.
+   */
   static long millis(String name, Duration value) {
-    return value == null ? 0 : count(name, value.toMillis());
+    if (value == null) {
+      return 0;
+    }
+    if (value.isNegative()) {
+      throw new IllegalArgumentException(name + " must not be negative, got " + value);
+    }
+    return value.plusNanos(999_999).toMillis();
   }
 
   static Instant instant(Timestamp timestamp) {
