@@ -47,7 +47,7 @@ def resolve(value: Any, variables: Variables, key: str = "") -> Any:
     if set(value) in _PAYLOAD_NOTATIONS and key == "payload":
         return _payload({name: resolve(part, variables) for name, part in value.items()})
     if set(value) == {"$repeat"}:
-        count, item = value["$repeat"]["count"], value["$repeat"]["item"]
+        count, item = resolve(value["$repeat"]["count"], variables), value["$repeat"]["item"]
         return [resolve(item, {**variables, "i": i}, key) for i in range(count)]
     if set(value) == {"$entries"}:
         given = value["$entries"]
