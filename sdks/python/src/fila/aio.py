@@ -5,7 +5,6 @@ below; a test compares the two method by method."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -22,6 +21,8 @@ from fila._connection import (
     AsyncConnection,
     Call,
 )
+from fila._leases import AsyncKeeper
+from fila._reader import AsyncReader
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, AsyncConsumer
 from fila.errors import FilaError
 from fila.grants import AsyncGrantCalls
@@ -75,8 +76,7 @@ class AsyncClient(AsyncGrantCalls):
         self._acks = AsyncCoalescer(_wire.ACK, self._connection)
         self._nacks = AsyncCoalescer(_wire.NACK, self._connection)
         self._extensions = AsyncCoalescer(_wire.EXTEND, self._connection)
-        # Weak, so that a consumer that the application drops ends its stream.
-        self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
+        self._keeper = AsyncKeeper(self._connection)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._connection.target!r})"
@@ -94,8 +94,9 @@ class AsyncClient(AsyncGrantCalls):
 
     async def close(self) -> None:
         """Ends consumers and calls under way. Afterwards every call raises ClientClosedError."""
-        for consumer in list(self._consumers):
-            await consumer.close()
+        self._connection.closing = True
+        await AsyncReader.close_all(list(self._connection.readers))
+        self._keeper.close()
         await self._connection.close()
 
     # --- Produce ----------------------------------------------------------------------------------
@@ -168,17 +169,18 @@ class AsyncClient(AsyncGrantCalls):
         max_in_flight: int = DEFAULT_IN_FLIGHT_MAX,
         batch_size: int = DEFAULT_BATCH_SIZE,
         visibility_timeout_ms: int | None = None,
+        extend_leases: bool = True,
     ) -> AsyncConsumer:
         """Messages of a queue as they become ready, for as long as the consumer is open.
 
         At most `max_in_flight` are leased to it at a time, and they arrive at most `batch_size`
-        together; an unknown queue is reported by the first iteration.
+        together; an unknown queue is reported by the first iteration. Leases of what was not handed
+        out yet are extended, unless `extend_leases` is false.
         """
         self._connection.check_open()
         request = _wire.consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
-        consumer = AsyncConsumer(self, self._connection, queue, request)
-        self._consumers.add(consumer)
-        return consumer
+        keeper = self._keeper if extend_leases else None
+        return AsyncConsumer(self, AsyncReader(self._connection, keeper, queue, request))
 
     async def receive(
         self,

@@ -4,8 +4,6 @@ business of the modules below, which `aio.py` shares."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -22,6 +20,8 @@ from fila._connection import (
     Call,
     Connection,
 )
+from fila._leases import Keeper
+from fila._reader import Reader
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, Consumer
 from fila.errors import FilaError
 from fila.grants import GrantCalls
@@ -74,9 +74,7 @@ class Client(GrantCalls):
         self._acks = Coalescer(_wire.ACK, self._connection)
         self._nacks = Coalescer(_wire.NACK, self._connection)
         self._extensions = Coalescer(_wire.EXTEND, self._connection)
-        # Weak, so that a consumer that the application drops ends its stream.
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._consumers_lock = threading.Lock()
+        self._keeper = Keeper(self._connection)
 
     def __repr__(self) -> str:
         return f"Client({self._connection.target!r})"
@@ -94,10 +92,9 @@ class Client(GrantCalls):
 
     def close(self) -> None:
         """Ends consumers and calls under way. Afterwards every call raises ClientClosedError."""
-        with self._consumers_lock:
-            consumers = list(self._consumers)
-        for consumer in consumers:
-            consumer.close()
+        self._connection.closing = True
+        Reader.close_all(list(self._connection.readers))
+        self._keeper.close()
         self._connection.close()
 
     # --- Produce ----------------------------------------------------------------------------------
@@ -170,18 +167,18 @@ class Client(GrantCalls):
         max_in_flight: int = DEFAULT_IN_FLIGHT_MAX,
         batch_size: int = DEFAULT_BATCH_SIZE,
         visibility_timeout_ms: int | None = None,
+        extend_leases: bool = True,
     ) -> Consumer:
         """Messages of a queue as they become ready, for as long as the consumer is open.
 
         At most `max_in_flight` are leased to it at a time, and they arrive at most `batch_size`
-        together; an unknown queue is reported by the first iteration.
+        together; an unknown queue is reported by the first iteration. Leases of what was not handed
+        out yet are extended, unless `extend_leases` is false.
         """
         self._connection.check_open()
         request = _wire.consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
-        consumer = Consumer(self, self._connection, queue, request)
-        with self._consumers_lock:
-            self._consumers.add(consumer)
-        return consumer
+        keeper = self._keeper if extend_leases else None
+        return Consumer(self, Reader(self._connection, keeper, queue, request))
 
     def receive(
         self,
