@@ -99,17 +99,8 @@ func (c *Client) Enqueue(
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := c.connection.withDeadline(ctx, 0)
-	defer cancel()
-	var result EnqueueResult
-	err = c.connection.retrying(ctx, what.isRepeatable, func() error {
-		result, err = c.enqueues.submit(ctx, what)
-		return err
-	})
-	if err != nil {
-		return "", named(err, what.about)
-	}
-	return result.MessageID, nil
+	result, err := submit(ctx, c.enqueues, what)
+	return result.MessageID, err
 }
 
 // EnqueueMany stores many messages in order, possibly in several queues; one result per message.
@@ -208,7 +199,8 @@ func (c *Client) Receive(
 // Ack reports that a leased message was processed; it is gone.
 //
 // Fails with ErrMessageNotFound when it is not leased, and with ErrLeaseExpired when the token is
-// of an earlier delivery. With an empty token the message id alone decides. Never sent twice: after
+// of an earlier delivery. With a token it is sent again while the broker is away, up to the
+// deadline. With an empty one the message id alone decides, and it is never sent twice: after
 // ErrUnavailable the message is gone, or comes back when its lease ends.
 func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) error {
 	return c.ack(ctx, subject{queue, messageID}, leaseToken, 0)
@@ -226,7 +218,8 @@ func (c *Client) ack(
 }
 
 // Nack reports that processing failed, and why: the message is retried or dead-lettered. With
-// WithRetryAfter it is backpressure, not failure. Fails as Ack does.
+// WithRetryAfter it is backpressure, not failure; with WithDeadLetter nobody tries again. Fails as
+// Ack does.
 func (c *Client) Nack(
 	ctx context.Context, queue, messageID, leaseToken, why string, options ...NackOption,
 ) error {
@@ -291,13 +284,23 @@ func (c *Client) settleMany(
 	}
 	errs := make([]error, len(items))
 	for i, found := range send(ctx, c.connection, items) {
-		errs[i] = found.err
+		errs[i] = messages[i].settledBy(found.err)
 	}
 	return errs, nil
 }
 
-func submit[R any](ctx context.Context, c *coalescer[R], what item) (R, error) {
+// submit makes one call of one item; again, while the broker is away, if that is safe: each time it
+// joins another batch.
+func submit[R any](ctx context.Context, c *coalescer[R], what item) (value R, err error) {
 	ctx, cancel := c.connection.withDeadline(ctx, 0)
 	defer cancel()
-	return c.submit(ctx, what)
+	err = c.connection.retrying(ctx, what.isRepeatable, func(isRepeat bool) error {
+		what.wasSent = isRepeat
+		value, err = c.submit(ctx, what)
+		return what.settled(err)
+	})
+	if err != nil {
+		err = named(err, what.about)
+	}
+	return value, err
 }

@@ -216,7 +216,7 @@ func repeatedly[Q, A proto.Message](
 ) (answer A, err error) {
 	ctx, cancel := c.withDeadline(ctx, 0)
 	defer cancel()
-	err = c.retrying(ctx, true, func() error {
+	err = c.retrying(ctx, true, func(bool) error {
 		answer, err = once(ctx, c, send, request, about)
 		return err
 	})
@@ -262,9 +262,11 @@ func ended(ctx context.Context, when string, about subject) error {
 }
 
 // retrying calls send; again, while the broker is away, if that is safe and the deadline allows it.
-func (c *connection) retrying(ctx context.Context, isRepeatable bool, send func() error) error {
+func (c *connection) retrying(
+	ctx context.Context, isRepeatable bool, send func(isRepeat bool) error,
+) error {
 	for attempt := 0; ; attempt++ {
-		err := send()
+		err := send(attempt > 0)
 		if err == nil || !isRepeatable || !errors.Is(err, ErrUnavailable) {
 			return err
 		}

@@ -45,7 +45,9 @@ func (c *Client) NackGrant(
 	for _, option := range options {
 		option(&chosen)
 	}
-	nack := &filapb.GrantNack{Error: why, ThrottleKey: chosen.throttleKey}
+	nack := &filapb.GrantNack{
+		Error: why, ThrottleKey: chosen.throttleKey, DeadLetter: chosen.isDeadLetter,
+	}
 	if chosen.hasRetryAfter {
 		retryAfterMS, err := milliseconds("retry after", chosen.retryAfter, subject{queue: queue})
 		if err != nil {
@@ -177,6 +179,9 @@ func ackFrames(
 	}
 	for i, places := range frames {
 		if errors.Is(answers[i].err, ErrLeaseExpired) {
+			for _, at := range places {
+				items[at].wasSent = items[at].wasSent || answers[i].wasSent
+			}
 			continue
 		}
 		for _, at := range places {
@@ -256,5 +261,7 @@ func frameItem(first item, count int) (item, error) {
 	request := grantSettlement(first.about.queue, first.leaseToken, nil)
 	request.ExpectedMessages = uint32(count)
 	request.Action = &filapb.GrantSettlement_Ack{Ack: &filapb.GrantAck{}}
-	return newItem(request, subject{queue: first.about.queue})
+	what, err := newItem(request, subject{queue: first.about.queue})
+	what.isRepeatable = true
+	return what, err
 }

@@ -237,6 +237,7 @@ type nackSettings struct {
 	retryAfter    time.Duration
 	hasRetryAfter bool
 	throttleKey   string
+	isDeadLetter  bool
 }
 
 // NackOption is a choice about one nack.
@@ -252,4 +253,10 @@ func WithRetryAfter(delay time.Duration) NackOption {
 // anybody, until then.
 func WithThrottledKey(key string) NackOption {
 	return func(s *nackSettings) { s.throttleKey = key }
+}
+
+// WithDeadLetter says that trying again would not help: the message becomes a dead letter at once,
+// whatever attempts are left. It excludes WithRetryAfter.
+func WithDeadLetter() NackOption {
+	return func(s *nackSettings) { s.isDeadLetter = true }
 }

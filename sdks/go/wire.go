@@ -12,6 +12,7 @@ package fila
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -100,6 +101,7 @@ func ackItem(about subject, token string, frameSize int) (item, error) {
 		Queue: about.queue, MessageId: about.messageID, LeaseToken: token,
 	}, about)
 	what.leaseToken, what.frameSize = token, frameSize
+	what.isRepeatable, what.done = token != "", ackDone
 	return what, err
 }
 
@@ -114,6 +116,7 @@ func nackItem(about subject, token, why string, options []NackOption) (item, err
 		Error:       why,
 		LeaseToken:  token,
 		ThrottleKey: chosen.throttleKey,
+		DeadLetter:  chosen.isDeadLetter,
 	}
 	if chosen.hasRetryAfter {
 		retryAfterMS, err := milliseconds("retry after", chosen.retryAfter, about)
@@ -122,7 +125,9 @@ func nackItem(about subject, token, why string, options []NackOption) (item, err
 		}
 		request.RetryAfterMs = &retryAfterMS
 	}
-	return newItem(request, about)
+	what, err := newItem(request, about)
+	what.isRepeatable, what.done = token != "", nackDone
+	return what, err
 }
 
 func extendItem(about subject, token string, lease time.Duration) (item, error) {
@@ -130,9 +135,11 @@ func extendItem(about subject, token string, lease time.Duration) (item, error) 
 	if err != nil {
 		return item{}, err
 	}
-	return newItem(&filapb.LeaseExtension{
+	what, err := newItem(&filapb.LeaseExtension{
 		Queue: about.queue, MessageId: about.messageID, LeaseToken: token, ExtendMs: extendMS,
 	}, about)
+	what.isRepeatable = token != ""
+	return what, err
 }
 
 // releaseItem gives back a message that nobody has seen: it is ready at once and no attempt is
@@ -149,10 +156,35 @@ type item struct {
 	about subject
 	// isRepeatable allows to send it again after a failure that leaves open if it was applied.
 	isRepeatable bool
+	// wasSent says that an earlier request with it left that open.
+	wasSent bool
+	// done is the errors that then say that the earlier request was applied.
+	done []error
 	// leaseToken is of an ack: that of its delivery. frameSize is how many messages came together
 	// with it; 0 if nobody knows.
 	leaseToken string
 	frameSize  int
+}
+
+// What an ack wanted is that the message is gone. A nack may have led to that, too, or to another
+// delivery; after an ack, another delivery means that the ack came too late.
+var (
+	ackDone  = []error{ErrMessageNotFound}
+	nackDone = []error{ErrMessageNotFound, ErrLeaseExpired}
+)
+
+// settled is what an answer means for the item: nothing went wrong if the error only says that an
+// earlier request was applied.
+func (i *item) settled(err error) error {
+	if err == nil || !i.wasSent {
+		return err
+	}
+	for _, each := range i.done {
+		if errors.Is(err, each) {
+			return nil
+		}
+	}
+	return err
 }
 
 func newItem(request proto.Message, about subject) (item, error) {
