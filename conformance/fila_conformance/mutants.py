@@ -136,6 +136,63 @@ MUTANTS: tuple[Mutant, ...] = (
         ("streaming/slow-reader-bounds-in-flight",),
     ),
     Mutant(
+        "old-credit",
+        "takes 256 messages when told nothing",
+        ("streaming/default-credit-is-64",),
+    ),
+    Mutant(
+        "unread-given-back-one-by-one",
+        "gives back what nobody read message by message",
+        ("leases/closed-consumer-keeps-no-leases",),
+    ),
+    Mutant(
+        "leases-not-kept",
+        "extends nothing by itself",
+        (
+            "leases/slow-reader-gets-no-message-twice",
+            "leases/frames-are-extended-by-their-tokens",
+            "leases/leases-outlive-their-stream",
+        ),
+    ),
+    Mutant(
+        "leases-without-end",
+        "hands out what has long been somebody else's",
+        (
+            "leases/what-expired-is-not-handed-out",
+            "leases/nothing-is-handed-out-after-its-lease",
+        ),
+    ),
+    Mutant(
+        "lost-frames-are-kept",
+        "does not listen when the broker says that a lease is over",
+        ("leases/lost-frame-is-not-handed-out",),
+    ),
+    Mutant(
+        "extension-given-up",
+        "takes one failed request for the end of a lease",
+        ("leases/extension-is-tried-again",),
+    ),
+    Mutant(
+        "extended-for-ever",
+        "extends what the application has long taken",
+        ("leases/what-was-handed-out-is-not-extended",),
+    ),
+    Mutant(
+        "leases-by-the-wall-clock",
+        "believes that its clock is the broker's",
+        ("leases/nothing-is-handed-out-after-its-lease",),
+    ),
+    Mutant(
+        "unknown-extensions-asked-again",
+        "does not extend where the broker knows no grants",
+        ("leases/broker-without-grants-extends-message-by-message",),
+    ),
+    Mutant(
+        "lost-stream-takes-frames-along",
+        "forgets with a stream what it read from it",
+        ("leases/leases-outlive-their-stream",),
+    ),
+    Mutant(
         "failures-forgotten",
         "does not say how a message failed before",
         ("attempts/failures-are-remembered", "attempts/failure-history-is-short"),

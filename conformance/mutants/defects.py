@@ -5,6 +5,7 @@ They reach into the Python SDK, which no driver may. A function that finds nothi
 with an AttributeError, so a mutant cannot turn harmless when the SDK changes.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from fila import (
     _coalesce,
     _connection,
     _grants,
+    _leases,
+    _reader,
     _wire,
     access,
     admin,
@@ -189,7 +192,7 @@ def never_reconnect() -> None:
     def delay(self: Any, error: Any) -> float:
         raise error or errors.UnavailableError("the broker ended the stream")
 
-    replace(consumer._Reconnect, "delay", lambda original: delay)
+    replace(_reader._Reconnect, "delay", lambda original: delay)
 
 
 def hot_loop_reconnect() -> None:
@@ -200,6 +203,7 @@ def hot_loop_reconnect() -> None:
 
     replace(_connection.Connection, "stream", lambda original: stream)
     replace(options.Backoff, "delay", lambda original: lambda self, attempt, chance: 0.0)
+    replace(_reader, "_PROOF_S", lambda original: 0.0)
 
 
 def swallow_stream_error() -> None:
@@ -208,15 +212,19 @@ def swallow_stream_error() -> None:
             try:
                 original(self)
             except errors.FilaError:
-                self._closing.set()
+                pass
 
         return read
 
-    replace(consumer.Consumer, "_read_frame", change)
+    replace(_reader.Reader, "_read", change)
 
 
 def unread_kept() -> None:
-    replace(consumer.Consumer, "_release", lambda original: lambda self: None)
+    replace(_reader.Reader, "_release", lambda original: lambda self: None)
+
+
+def unread_given_back_one_by_one() -> None:
+    replace(_wire, "split", lambda original: lambda items: ([item] for item in items))
 
 
 def unbounded_credit() -> None:
@@ -224,6 +232,80 @@ def unbounded_credit() -> None:
         return lambda queue, max_in_flight, *rest: original(queue, 100_000, *rest)
 
     replace(_wire, "consume_request", change)
+
+
+def old_credit() -> None:
+    def change(original: Any) -> Any:
+        return lambda queue, most, *rest: original(queue, 256 if most == 64 else most, *rest)
+
+    replace(_wire, "consume_request", change)
+
+
+def leases_not_kept() -> None:
+    replace(_leases.Keeper, "add", lambda original: lambda self, frame: None)
+
+
+def leases_without_end() -> None:
+    def change(original: Any) -> Any:
+        def starts(self: Any, at: float) -> None:
+            original(self, at)
+            self.ends_at = math.inf
+
+        return starts
+
+    replace(_leases.Frame, "starts", change)
+
+
+def lost_frames_are_kept() -> None:
+    replace(_leases.Frame, "lose", lambda original: lambda self, why: None)
+
+
+def extension_given_up() -> None:
+    def postpone(frames: Any, error: Any) -> None:
+        for frame in frames:
+            frame.lose("")
+
+    replace(_leases, "_postpone", lambda original: postpone)
+
+
+def extended_for_ever() -> None:
+    def change(original: Any) -> Any:
+        def create(self: Any, messages: Any, arrived_at: float) -> None:
+            original(self, messages, arrived_at)
+            self.handling[""] = messages[0]
+
+        return create
+
+    replace(_leases.Frame, "__init__", change)
+
+
+def leases_by_the_wall_clock() -> None:
+    def change(original: Any) -> Any:
+        def lease_s(times: Any) -> float:
+            ends_at = times.lease_expires_at.ToMilliseconds() / 1000
+            return ends_at - time.time() if ends_at else math.inf
+
+        return lease_s
+
+    replace(_leases, "_lease_s", change)
+
+
+def unknown_extensions_asked_again() -> None:
+    class Forgetful(Exception):
+        """Never raised, so that UNIMPLEMENTED is an error like others."""
+
+    replace(_leases, "UnimplementedError", lambda _: Forgetful)
+
+
+def lost_stream_takes_frames_along() -> None:
+    def change(original: Any) -> Any:
+        def prove(self: Any, stream: Any) -> None:
+            self.frames.clear()
+            original(self, stream)
+
+        return prove
+
+    replace(_reader.Reader, "_prove", change)
 
 
 def failures_forgotten() -> None:
