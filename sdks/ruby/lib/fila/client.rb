@@ -14,7 +14,9 @@ require "fila/grants"
 require "fila/lifetime"
 require "fila/message"
 require "fila/options"
+require "fila/settler"
 require "fila/wire"
+require "fila/worker"
 
 module Fila
   # A connection to a broker.
@@ -37,6 +39,10 @@ module Fila
     DEFAULT_IN_FLIGHT_MAX = 64
     # Two frames fill that: one is on its way while the other is handed out.
     DEFAULT_BATCH_SIZE = 32
+    # What a worker does unless told otherwise: enough handlers to wait for others' answers, and
+    # what an orchestrator grants a process that it stops, with some seconds to spare.
+    DEFAULT_CONCURRENCY = 10
+    DEFAULT_GRACE_S = 20
     # What calls may have waiting in the memory of a producer that is faster than its broker.
     DEFAULT_BUFFERED_BYTES_MAX = 32 * 1024 * 1024
     # As long as a request has: what can be answered is answered by then.
@@ -130,12 +136,7 @@ module Fila
     # consumer are extended, unless `extend_leases` is false; what it handed out is yours to extend.
     def consume(queue, max_in_flight: DEFAULT_IN_FLIGHT_MAX, batch_size: DEFAULT_BATCH_SIZE,
                 visibility_timeout_ms: nil, extend_leases: true, &block)
-      request = V1::ConsumeRequest.new(
-        queue: Arguments.required_text("queue", queue),
-        max_in_flight: Arguments.small("max_in_flight", max_in_flight),
-        max_batch: Arguments.small("batch_size", batch_size),
-        visibility_timeout_ms: Arguments.whole("visibility_timeout_ms", visibility_timeout_ms)
-      )
+      request = consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
       consumer = Consumer.new(self, Feed.new(@connection, request, extend_leases:))
       return consumer unless block
 
@@ -143,6 +144,37 @@ module Fila
         consumer.each(&block)
       ensure
         consumer.close
+      end
+    end
+
+    # A Worker, whose `run` has the block handle messages until it is stopped: `concurrency` at a
+    # time, each in a thread. When the block returns, the message is acked unless it settled it
+    # itself; when it raises, the message is nacked, as Backpressure and DeadLetter say. Leases are
+    # extended meanwhile.
+    #
+    # With `batch_size` the block gets an Array of up to so many messages, of what is there.
+    # `prefetch` messages are leased at a time, by default twice as many as are handled, and no
+    # fewer than that. A handler that takes longer than `handler_timeout` seconds has failed, but
+    # keeps its place until it ends: Ruby cannot end it. `grace` are the seconds that handlers get
+    # after a stop. Each of `middleware`, outermost first, is called with the message or the Array,
+    # and what comes next, which it calls with that. `on_event` is called with each WorkerEvent.
+    def worker(queue, concurrency: DEFAULT_CONCURRENCY, batch_size: nil, prefetch: nil,
+               visibility_timeout_ms: nil, handler_timeout: nil, grace: DEFAULT_GRACE_S,
+               middleware: [], on_event: nil, &handler)
+      raise ArgumentError, "a worker needs a block" if handler.nil?
+
+      Arguments.positive("concurrency", concurrency)
+      Arguments.positive("batch_size", batch_size) unless batch_size.nil?
+      Arguments.seconds("handler_timeout", handler_timeout) unless handler_timeout.nil?
+      Arguments.seconds("grace", grace)
+      handled = concurrency * (batch_size || 1)
+      prefetch = [Arguments.small("prefetch", prefetch || (2 * handled)), handled].max
+      request = consume_request(queue, prefetch, [DEFAULT_BATCH_SIZE, batch_size || 1].max,
+                                visibility_timeout_ms)
+      settler = Settler.new(self, @connection, @acks, @nacks)
+      Worker.new(settler, handler, concurrency:, batch_size:, prefetch:, handler_timeout:, grace:,
+                                   middleware:, on_event:) do
+        Feed.new(@connection, request, until_let_go: true)
       end
     end
 
@@ -216,13 +248,22 @@ module Fila
     end
 
     # Prolongs a lease to `ms` from now, by default the queue's visibility timeout, and returns its
-    # new end. Fails, and is sent again, as `ack`. Named as the RPC is, because every Ruby object has
-    # an `extend`.
+    # new end. Fails, and is sent again, as `ack`. Named as the RPC is, because every Ruby object
+    # has an `extend`.
     def extend_lease(queue, message_id, ms = nil, lease_token: nil, timeout: nil)
       @extensions.submit(timeout) { Wire.extend_item(queue, message_id, lease_token, ms) }
     end
 
     private
+
+    def consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
+      V1::ConsumeRequest.new(
+        queue: Arguments.required_text("queue", queue),
+        max_in_flight: Arguments.small("max_in_flight", max_in_flight),
+        max_batch: Arguments.small("batch_size", batch_size),
+        visibility_timeout_ms: Arguments.whole("visibility_timeout_ms", visibility_timeout_ms)
+      )
+    end
 
     def ack_item(message)
       Wire.ack_item(message.queue, message.id, message.lease_token, message.frame_size)

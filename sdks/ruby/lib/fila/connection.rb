@@ -8,6 +8,7 @@
 
 require "grpc"
 
+require "fila/arguments"
 require "fila/channel"
 require "fila/errors"
 require "fila/leases"
@@ -37,12 +38,8 @@ module Fila
                    max_buffered_bytes:, backoff:)
       raise ArgumentError, "timeout must be positive, got #{timeout}" unless timeout.positive?
 
-      if close_timeout.negative?
-        raise ArgumentError, "close_timeout must not be negative, got #{close_timeout}"
-      end
-      unless max_buffered_bytes.positive?
-        raise ArgumentError, "max_buffered_bytes must be positive, got #{max_buffered_bytes}"
-      end
+      Arguments.seconds("close_timeout", close_timeout)
+      Arguments.positive("max_buffered_bytes", max_buffered_bytes)
 
       @target = Channel.checked_target(target)
       @timeout = timeout
