@@ -9,7 +9,7 @@
 //! client.create_queue("orders", QueueSettings::default()).await?;
 //! client.enqueue(EnqueueMessage::new("orders", "hello").header("tenant", "acme")).await?;
 //!
-//! let mut consumer = client.consume("orders").await?;
+//! let consumer = client.consume("orders").await?;
 //! while let Some(message) = consumer.next().await {
 //!     message?.ack().await?;
 //! }
@@ -33,13 +33,16 @@ mod connection;
 mod consumer;
 mod error;
 mod grants;
+mod leases;
 mod message;
 mod mirrored;
 mod options;
 mod pipeline;
+mod promises;
 mod stats;
 mod throttle;
 pub mod tracing;
+mod worker;
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
 mod proto {
@@ -62,3 +65,4 @@ pub use stats::{
     WaitReason,
 };
 pub use throttle::{ThrottleFilter, ThrottleKeyStats, ThrottlePage};
+pub use worker::{EventKind, HandlerError, StopHandle, Worker, WorkerEvent};
