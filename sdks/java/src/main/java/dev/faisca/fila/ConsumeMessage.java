@@ -14,6 +14,8 @@ public final class ConsumeMessage extends Message {
   // Guarded by the lease: somebody here keeps it alive.
   boolean isHeld;
   volatile boolean isLost;
+  // Or about to be: a worker leaves it alone.
+  volatile boolean isSettled;
   private volatile Instant extendedUntil;
 
   /** One that was received. */
@@ -36,7 +38,7 @@ public final class ConsumeMessage extends Message {
   /** Nobody here needs the lease of this message to last any more. */
   void letGo() {
     if (lease.letGo(this)) {
-      client.leases().letGo(lease);
+      client.shared().leases.letGo(lease);
     }
   }
 
@@ -57,7 +59,7 @@ public final class ConsumeMessage extends Message {
 
   /** Like {@link #ack}, without waiting for the answer. */
   public CompletableFuture<Void> ackAsync() {
-    return client.ackAsync(Wire.ack(queue(), id(), leaseToken(), frameSize));
+    return settling(client.ackAsync(Wire.ack(queue(), id(), leaseToken(), frameSize)));
   }
 
   /** Reports that processing failed. Fails as {@link FilaClient#nack} does. */
@@ -67,12 +69,19 @@ public final class ConsumeMessage extends Message {
 
   /** Reports that processing failed, or has to wait. Fails as {@link FilaClient#nack} does. */
   public void nack(String error, NackOptions options) throws FilaException {
-    client.nack(queue(), id(), leaseToken(), error, options);
+    Connection.await(nackAsync(error, options));
   }
 
   /** Like {@link #nack}, without waiting for the answer. */
   public CompletableFuture<Void> nackAsync(String error, NackOptions options) {
-    return client.nackAsync(queue(), id(), leaseToken(), error, options);
+    return settling(client.nackAsync(queue(), id(), leaseToken(), error, options));
+  }
+
+  private CompletableFuture<Void> settling(CompletableFuture<Void> answer) {
+    boolean wasSettled = isSettled;
+    isSettled = true;
+    answer.whenComplete((nothing, error) -> isSettled = error == null || wasSettled);
+    return answer;
   }
 
   /** Prolongs the lease to the queue's visibility timeout from now, and returns its new end. */

@@ -261,7 +261,7 @@ final class ConsumeStream {
         attempts = 0;
         unread.addAll(lease.messages);
         if (keepsLeases) {
-          client.leases().keep(lease);
+          client.shared().leases.keep(lease);
         }
         changed.signalAll();
       } finally {

@@ -33,7 +33,7 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   static final Logger LOG = System.getLogger("dev.faisca.fila");
 
   // Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown.
-  private static final Duration RELEASE = Duration.ofSeconds(1);
+  static final Duration RELEASE = Duration.ofSeconds(1);
 
   private final Connection connection;
   private final ConsumeStream stream;

@@ -39,20 +39,27 @@ final class Wire {
       enqueueBatch(row -> new EnqueueResult(row.getMessageId(), row.getDuplicate(), null));
 
   static final BatchRpc<AckRequest, Void> ACK =
-      BatchRpc.of(
-          FilaServiceGrpc.getAckBatchMethod(),
-          acks -> AckBatchRequest.newBuilder().addAllAcks(acks).build(),
-          AckBatchResponse::getResultsList,
-          Wire::refusal,
-          result -> null);
+      BatchRpc.<AckRequest, AckBatchRequest, AckBatchResponse, ItemResult, Void>of(
+              FilaServiceGrpc.getAckBatchMethod(),
+              acks -> AckBatchRequest.newBuilder().addAllAcks(acks).build(),
+              AckBatchResponse::getResultsList,
+              Wire::refusal,
+              result -> null)
+          // It is gone, as it should be.
+          .doneBefore(error -> error instanceof MessageNotFoundException);
 
   static final BatchRpc<NackRequest, Void> NACK =
-      BatchRpc.of(
-          FilaServiceGrpc.getNackBatchMethod(),
-          nacks -> NackBatchRequest.newBuilder().addAllNacks(nacks).build(),
-          NackBatchResponse::getResultsList,
-          Wire::refusal,
-          result -> null);
+      BatchRpc.<NackRequest, NackBatchRequest, NackBatchResponse, ItemResult, Void>of(
+              FilaServiceGrpc.getNackBatchMethod(),
+              nacks -> NackBatchRequest.newBuilder().addAllNacks(nacks).build(),
+              NackBatchResponse::getResultsList,
+              Wire::refusal,
+              result -> null)
+          // It may be gone, or be leased to somebody else, because it was nacked.
+          .doneBefore(
+              error ->
+                  error instanceof MessageNotFoundException
+                      || error instanceof LeaseExpiredException);
 
   static final BatchRpc<LeaseExtension, Instant> EXTEND =
       BatchRpc.of(
@@ -100,7 +107,7 @@ final class Wire {
             .setLeaseToken(optional("leaseToken", leaseToken))
             .build();
     int bytes = CodedOutputStream.computeMessageSize(1, request);
-    return new Item<>(request, bytes, queue, messageId, false, frameSize);
+    return new Item<>(request, bytes, queue, messageId, hasToken(leaseToken), frameSize);
   }
 
   static Item<NackRequest> nack(
@@ -111,11 +118,12 @@ final class Wire {
             .setMessageId(named("messageId", messageId))
             .setLeaseToken(optional("leaseToken", leaseToken))
             .setError(optional("error", error))
-            .setThrottleKey(optional("throttleKey", options.throttleKey()));
+            .setThrottleKey(optional("throttleKey", options.throttleKey()))
+            .setDeadLetter(options.deadLetter());
     if (options.retryAfter() != null) {
       request.setRetryAfterMs(millis("retryAfter", options.retryAfter()));
     }
-    return item(request.build(), queue, messageId, false);
+    return item(request.build(), queue, messageId, hasToken(leaseToken));
   }
 
   static Item<LeaseExtension> extend(
@@ -127,7 +135,12 @@ final class Wire {
             .setLeaseToken(optional("leaseToken", leaseToken))
             .setExtendMs(millis("duration", duration))
             .build();
-    return item(request, queue, messageId, false);
+    return item(request, queue, messageId, hasToken(leaseToken));
+  }
+
+  /** A token ends with its delivery, so what carries one can be sent twice. */
+  private static boolean hasToken(String leaseToken) {
+    return leaseToken != null && !leaseToken.isEmpty();
   }
 
   /** Gives back a message that nobody has seen: ready at once, with no attempt counted. */

@@ -56,7 +56,7 @@ class LeasesTest extends BrokerTest {
               .toList());
       assertEquals("b", first(consumer));
       assertEquals("c", first(consumer));
-      assertEquals(0, client.leases().keptCount());
+      assertEquals(0, client.shared().leases.keptCount());
     }
   }
 
@@ -69,7 +69,7 @@ class LeasesTest extends BrokerTest {
           await(answer);
           return ScriptedBroker.settled(request);
         });
-    Leases leases = client.leases();
+    Leases leases = client.shared().leases;
     long now = System.nanoTime();
     for (String token : List.of("t1", "t2", "t3")) {
       leases.keep(new Lease(ScriptedBroker.leased(token, LEASE, token + "-m"), client, now));
@@ -114,7 +114,7 @@ class LeasesTest extends BrokerTest {
         });
     try (Consumer consumer = client.consume("orders")) {
       assertEquals("a", first(consumer));
-      eventually(() -> client.leases().keptCount() == 1);
+      eventually(() -> client.shared().leases.keptCount() == 1);
       assertEquals("c", first(consumer));
     }
     assertEquals(1, extensions().size());
@@ -196,9 +196,9 @@ class LeasesTest extends BrokerTest {
     broker.deliver(ScriptedBroker.leased("t1", LEASE, "a", "b"));
     Consumer consumer = client.consume("orders");
     assertEquals("a", first(consumer));
-    assertEquals(1, client.leases().keptCount());
+    assertEquals(1, client.shared().leases.keptCount());
     consumer.close();
-    assertEquals(0, client.leases().keptCount());
+    assertEquals(0, client.shared().leases.keptCount());
     assertFalse(broker.calls("NackBatch").isEmpty());
   }
 }

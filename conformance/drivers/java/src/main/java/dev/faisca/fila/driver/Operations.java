@@ -260,7 +260,10 @@ final class Operations {
             request.text("message_id"),
             request.text("lease_token"),
             request.text("error"),
-            new NackOptions(request.millis("retry_after_ms"), request.text("throttle_key")));
+            new NackOptions(
+                request.millis("retry_after_ms"),
+                request.text("throttle_key"),
+                request.isTrue("dead_letter")));
     return new JsonObject();
   }
 
