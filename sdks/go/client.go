@@ -31,7 +31,8 @@ type Client struct {
 	nacks      *coalescer[struct{}]
 	extensions *coalescer[time.Time]
 
-	leases *keeper
+	promises *promises
+	leases   *keeper
 
 	lock      sync.Mutex
 	consumers map[*Consumer]struct{}
@@ -50,21 +51,28 @@ func NewClient(target string, options ...ClientOption) (*Client, error) {
 	if err != nil {
 		return nil, newError(ErrInvalidArgument, codes.InvalidArgument, err.Error(), subject{}, err)
 	}
+	shared := newRoom(opened.bufferedBytesMax)
 	return &Client{
 		connection: opened,
-		enqueues:   newCoalescer(enqueueBatch, opened),
-		acks:       newCoalescer(ackTogether, opened),
-		nacks:      newCoalescer(nackBatch, opened),
-		extensions: newCoalescer(extendBatch, opened),
+		enqueues:   newCoalescer(enqueueBatch, opened, shared),
+		acks:       newCoalescer(ackTogether, opened, shared),
+		nacks:      newCoalescer(nackBatch, opened, shared),
+		extensions: newCoalescer(extendBatch, opened, shared),
+		promises:   newPromises(),
 		leases:     newKeeper(opened),
 		consumers:  map[*Consumer]struct{}{},
 	}, nil
 }
 
-// Close ends consumers and calls under way. Afterwards every call fails with ErrClientClosed.
-// Harmless twice. It returns nil, always.
+// Close refuses new calls, ends consumers, and lets enqueues, acks, nacks and extensions that have
+// begun be answered for as long as WithCloseTimeout allows; what is left then fails with
+// ErrClientClosed, and so does every call afterwards. Harmless twice. It returns nil, always.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
+		timeout := c.connection.closeTimeout
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		c.promises.refuse()
 		c.lock.Lock()
 		c.connection.refuse()
 		open := make([]*Consumer, 0, len(c.consumers))
@@ -76,6 +84,7 @@ func (c *Client) Close() error {
 		for _, consumer := range open {
 			ending.Go(func() { _ = consumer.Close() })
 		}
+		_ = c.promises.wait(ctx) // What is not answered by now is cut off.
 		ending.Wait()
 		c.leases.stop()
 		c.connection.close()
@@ -99,7 +108,7 @@ func (c *Client) Enqueue(
 	if err != nil {
 		return "", err
 	}
-	result, err := submit(ctx, c.enqueues, what)
+	result, err := submit(ctx, c, c.enqueues, what)
 	return result.MessageID, err
 }
 
@@ -117,6 +126,9 @@ func (c *Client) EnqueueMany(
 	items := make([]item, len(messages))
 	for i := range messages {
 		what, err := enqueueItem(&messages[i], trace)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
 			failure := *err.(*Error)
 			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
@@ -124,9 +136,11 @@ func (c *Client) EnqueueMany(
 		}
 		items[i] = what
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return nil, clientClosed(subject{})
 	}
+	defer c.promises.end(its)
 	results := make([]EnqueueResult, len(items))
 	for i, found := range sendMany(ctx, c.connection, enqueueBatch, items) {
 		results[i] = found.value
@@ -209,11 +223,7 @@ func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) e
 func (c *Client) ack(
 	ctx context.Context, about subject, leaseToken string, frameSize int,
 ) error {
-	what, err := ackItem(about, leaseToken, frameSize)
-	if err != nil {
-		return err
-	}
-	_, err = submit(ctx, c.acks, what)
+	_, err := submit(ctx, c, c.acks, ackItem(about, leaseToken, frameSize))
 	return err
 }
 
@@ -227,7 +237,7 @@ func (c *Client) Nack(
 	if err != nil {
 		return err
 	}
-	_, err = submit(ctx, c.nacks, what)
+	_, err = submit(ctx, c, c.nacks, what)
 	return err
 }
 
@@ -240,14 +250,14 @@ func (c *Client) Extend(
 	if err != nil {
 		return time.Time{}, err
 	}
-	return submit(ctx, c.extensions, what)
+	return submit(ctx, c, c.extensions, what)
 }
 
 // AckMany acks many messages; nil or an error for each, in order. Those that came together, and are
 // acked together, travel as one. An error beside them means that nothing was sent.
 func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]error, error) {
 	return c.settleMany(ctx, ackMany, messages, func(m *ConsumeMessage) (item, error) {
-		return ackItem(m.subject(), m.LeaseToken, m.frame.size)
+		return ackItem(m.subject(), m.LeaseToken, m.frame.size), nil
 	})
 }
 
@@ -269,19 +279,24 @@ func (c *Client) settleMany(
 	ctx context.Context,
 	send func(context.Context, *connection, []item) []outcome[struct{}],
 	messages []*ConsumeMessage,
-	encode func(*ConsumeMessage) (item, error),
+	describe func(*ConsumeMessage) (item, error),
 ) ([]error, error) {
 	items := make([]item, len(messages))
 	for i, message := range messages {
-		what, err := encode(message)
+		what, err := describe(message)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
 			return nil, err
 		}
 		items[i] = what
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return nil, clientClosed(subject{})
 	}
+	defer c.promises.end(its)
 	errs := make([]error, len(items))
 	for i, found := range send(ctx, c.connection, items) {
 		errs[i] = messages[i].settledBy(found.err)
@@ -291,12 +306,19 @@ func (c *Client) settleMany(
 
 // submit makes one call of one item; again, while the broker is away, if that is safe: each time it
 // joins another batch.
-func submit[R any](ctx context.Context, c *coalescer[R], what item) (value R, err error) {
+func submit[R any](
+	ctx context.Context, c *Client, line *coalescer[R], what item,
+) (value R, err error) {
+	its := c.promises.begin()
+	if its == nil {
+		return value, clientClosed(what.about)
+	}
+	defer c.promises.end(its)
 	ctx, cancel := c.connection.withDeadline(ctx, 0)
 	defer cancel()
 	err = c.connection.retrying(ctx, what.isRepeatable, func(isRepeat bool) error {
 		what.wasSent = isRepeat
-		value, err = c.submit(ctx, what)
+		value, err = line.submit(ctx, &what)
 		return what.settled(err)
 	})
 	if err != nil {

@@ -200,6 +200,10 @@ func call[Q, A proto.Message](
 func once[Q, A proto.Message](
 	ctx context.Context, c *connection, send unary[Q, A], request Q, about subject,
 ) (A, error) {
+	if c.isRefusing() {
+		var none A
+		return none, clientClosed(about)
+	}
 	ctx, cancel := c.withDeadline(ctx, 0)
 	defer cancel()
 	answer, err := call(ctx, c, send, request, traceOf(ctx))

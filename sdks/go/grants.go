@@ -92,9 +92,11 @@ func (c *Client) settleGrant(
 	if err != nil {
 		return settled{}, err
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return settled{}, clientClosed(what.about)
 	}
+	defer c.promises.end(its)
 	found := sendMany(ctx, c.connection, grantBatch, []item{what})
 	return found[0].value, found[0].err
 }

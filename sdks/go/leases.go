@@ -324,6 +324,7 @@ func (k *keeper) extendSingly(frames []*frame) {
 	for _, f := range frames {
 		for _, place := range f.places() {
 			what, _ := extendItem(subject{f.queue, f.ids[place]}, f.token, f.length)
+			_ = what.encode() // What the broker sent can be sent back.
 			items, owners = append(items, what), append(owners, owner{f, place})
 		}
 	}

@@ -26,6 +26,10 @@ const (
 	defaultMaxInFlight = 64
 	// Half of that: one frame is handled while the next one is on its way.
 	defaultBatchSize = 32
+	// What is promised waits for its answer for as long as a call of its own would.
+	defaultCloseTimeout = 5 * time.Second
+	// Enough to keep a broker busy for a second or two, and a small part of what a process has.
+	defaultBufferedBytesMax = 32 << 20
 	// Doubling stops long before this; the bound keeps the power small after hours of trying.
 	doublingsMax = 30
 )
@@ -64,6 +68,9 @@ type settings struct {
 	messageBytesMax int
 	backoff         Backoff
 	logger          *slog.Logger
+
+	closeTimeout     time.Duration
+	bufferedBytesMax int
 }
 
 func defaultSettings() settings {
@@ -72,6 +79,9 @@ func defaultSettings() settings {
 		messageBytesMax: defaultMessageBytesMax,
 		backoff:         Backoff{Initial: 100 * time.Millisecond, Maximum: 5 * time.Second},
 		logger:          slog.Default(),
+
+		closeTimeout:     defaultCloseTimeout,
+		bufferedBytesMax: defaultBufferedBytesMax,
 	}
 }
 
@@ -81,6 +91,12 @@ func (s settings) check() error {
 	}
 	if s.messageBytesMax <= 0 {
 		return fmt.Errorf("max message bytes must be positive, got %d", s.messageBytesMax)
+	}
+	if s.closeTimeout < 0 {
+		return fmt.Errorf("close timeout must not be negative, got %v", s.closeTimeout)
+	}
+	if s.bufferedBytesMax <= 0 {
+		return fmt.Errorf("max buffered bytes must be positive, got %d", s.bufferedBytesMax)
 	}
 	if s.backoff.Initial <= 0 || s.backoff.Maximum < s.backoff.Initial {
 		return fmt.Errorf("backoff needs 0 < Initial <= Maximum, got %v and %v",
@@ -118,6 +134,18 @@ func WithBackoff(backoff Backoff) ClientOption {
 		s.backoff.Initial = cmp.Or(backoff.Initial, s.backoff.Initial)
 		s.backoff.Maximum = cmp.Or(backoff.Maximum, s.backoff.Maximum)
 	}
+}
+
+// WithMaxBufferedBytes bounds what single calls have waiting to be sent; 32 MiB unless set. A call
+// beyond it waits for room within its own deadline.
+func WithMaxBufferedBytes(limit int) ClientOption {
+	return func(s *settings) { s.bufferedBytesMax = limit }
+}
+
+// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and 0
+// does not wait.
+func WithCloseTimeout(timeout time.Duration) ClientOption {
+	return func(s *settings) { s.closeTimeout = timeout }
 }
 
 // WithLogger sets where lost consume streams are reported; slog.Default() unless set.

@@ -396,7 +396,7 @@ func TestCloseHalfClosesAndLeavesNothingBehind(t *testing.T) {
 func TestCloseEndsCallsOfABrokerThatDoesNotAnswer(t *testing.T) {
 	b := startBroker(t)
 	b.scriptPipelines(idle)
-	client := newClient(t, b.target)
+	client := newClient(t, b.target, fila.WithCloseTimeout(0))
 	first := enqueueing(t.Context(), client, "x")
 	b.waitForCalls("Pipeline", 1)
 	begun := time.Now()
