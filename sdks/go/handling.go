@@ -7,8 +7,8 @@
 //	        --its timeout passed-----> a failure         the handler may go on; nobody asks it
 //	        --the grace ended--------> given back
 //
-// Whatever comes first decides, and it alone. Settling has a context of its own: that of the handler
-// may have ended, and that of the worker has when it stops.
+// Whatever comes first decides, and it alone. Settling has a context of its own: that of the
+// handler may have ended, and that of the worker has when it stops.
 
 package fila
 

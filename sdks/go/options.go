@@ -142,8 +142,8 @@ func WithMaxBufferedBytes(limit int) ClientOption {
 	return func(s *settings) { s.bufferedBytesMax = limit }
 }
 
-// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and 0
-// does not wait.
+// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and
+// 0 does not wait.
 func WithCloseTimeout(timeout time.Duration) ClientOption {
 	return func(s *settings) { s.closeTimeout = timeout }
 }

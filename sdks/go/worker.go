@@ -5,10 +5,10 @@
 //
 //	consumer --message--> slot: handler --outcome--> settlement, beside the handlers
 //
-// A worker has as many slots as handlers may run at a time. Each takes a message, or a batch of what
-// is there, and another one as soon as its handler has returned. A stop closes the consumer, which
-// gives back what no handler has seen; handlers get the grace to finish, and are cancelled at its
-// end. Run returns when all is settled, which does not need a handler that ignores its context.
+// A worker has as many slots as handlers may run at a time. Each takes a message, or a batch of
+// what is there, and another one as soon as its handler has returned. A stop closes the consumer,
+// which gives back what no handler has seen; handlers get the grace to finish, and are cancelled at
+// its end. Run returns when all is settled, which does not need a handler that ignores its context.
 
 package fila
 
@@ -175,7 +175,9 @@ func (c *Client) BatchWorker(
 	return worker, nil
 }
 
-func (c *Client) newWorker(queue string, batchSize uint32, options []WorkerOption) (*Worker, error) {
+func (c *Client) newWorker(
+	queue string, batchSize uint32, options []WorkerOption,
+) (*Worker, error) {
 	chosen := workerSettings{
 		concurrency: defaultConcurrency, batchSize: batchSize, grace: defaultGrace,
 	}
@@ -219,11 +221,11 @@ func (s workerSettings) check() error {
 	return nil
 }
 
-// Run handles messages until ctx ends, Stop is called or the client is closed, and returns nil then;
-// use signal.NotifyContext to stop at a signal. A broker that is away is waited for. What else ends
-// a consumer, such as ErrQueueNotFound or ErrPermissionDenied, is returned when the handlers have
-// returned. When Run returns, all is settled; a handler that ignored the end of the grace may still
-// run, and its message was given back.
+// Run handles messages until ctx ends, Stop is called or the client is closed, and returns nil
+// then; use signal.NotifyContext to stop at a signal. A broker that is away is waited for. What
+// else ends a consumer, such as ErrQueueNotFound or ErrPermissionDenied, is returned when the
+// handlers have returned. When Run returns, all is settled; a handler that ignored the end of the
+// grace may still run, and its message was given back.
 func (w *Worker) Run(ctx context.Context) error {
 	if isFirst, isStopping := w.start(); !isFirst {
 		return invalid("a worker runs only once", subject{queue: w.queue})
