@@ -266,8 +266,14 @@ func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]err
 func (c *Client) NackMany(
 	ctx context.Context, messages []*ConsumeMessage, why string,
 ) ([]error, error) {
+	return c.nackAll(ctx, messages, why, nil)
+}
+
+func (c *Client) nackAll(
+	ctx context.Context, messages []*ConsumeMessage, why string, options []NackOption,
+) ([]error, error) {
 	return c.settleMany(ctx, nackMany, messages, func(m *ConsumeMessage) (item, error) {
-		return nackItem(m.subject(), m.LeaseToken, why, nil)
+		return nackItem(m.subject(), m.LeaseToken, why, options)
 	})
 }
 

@@ -141,21 +141,19 @@ func (c *Consumer) pick(most int) (
 	now := time.Now()
 	for len(found) < most && len(c.frames) > 0 {
 		first := c.frames[0]
-		if !first.frame.isAlive(now) {
+		next, place := first.left[0], first.frame.size-len(first.left)
+		isFine := first.frame.handOut(place, now, c.isWorkers)
+		if !isFine && !first.frame.isAlive(now) {
 			dropped += c.dropFirstLocked()
 			continue
 		}
-		next, place := first.left[0], first.frame.size-len(first.left)
 		c.waiting--
 		if first.left = first.left[1:]; len(first.left) == 0 {
 			c.frames[0], c.frames = nil, c.frames[1:]
 		}
-		if !first.frame.mayHandOut(place, now) {
+		if !isFine {
 			dropped++
 			continue
-		}
-		if !c.isWorkers {
-			first.frame.release(place)
 		}
 		raw = append(raw, next)
 		found = append(found, &ConsumeMessage{client: c.client, frame: first.frame, place: place})
@@ -448,14 +446,13 @@ func (c *Consumer) giveBack() {
 	for _, each := range unread {
 		for i, raw := range each.left {
 			place := each.frame.size - len(each.left) + i
-			if !each.frame.mayHandOut(place, now) {
+			if !each.frame.handOut(place, now, false) {
 				dropped++
 				continue
 			}
 			if released, err := releaseItem(raw); err == nil {
 				items = append(items, released)
 			}
-			each.frame.release(place)
 		}
 	}
 	c.reportDropped(dropped)

@@ -59,16 +59,19 @@ type frame struct {
 	isAsked bool
 }
 
+// newFrame is the frame of messages that arrived together, of which there is at least one.
 func newFrame(messages []*filapb.Message, arrivedAt time.Time, kept *keeper) *frame {
-	f := &frame{size: len(messages), held: len(messages), isHeld: make([]bool, len(messages))}
-	if f.size == 0 {
-		return f
+	f := &frame{
+		size:   len(messages),
+		ids:    make([]string, len(messages)),
+		held:   len(messages),
+		isHeld: make([]bool, len(messages)),
 	}
 	first := messages[0]
 	f.queue, f.token = first.GetMetadata().GetQueueId(), first.GetMetadata().GetLeaseToken()
 	for i, message := range messages {
 		f.isHeld[i] = true
-		f.ids = append(f.ids, message.GetId())
+		f.ids[i] = message.GetId()
 	}
 	times := first.GetTimestamps()
 	if times.GetLeasedAt() == nil || times.GetLeaseExpiresAt() == nil {
@@ -99,23 +102,39 @@ func (f *frame) isAliveLocked(now time.Time) bool {
 	return !f.isLost && (f.endsAt.IsZero() || now.Before(f.endsAt))
 }
 
-// mayHandOut says the same of one message, which may have been lost alone.
-func (f *frame) mayHandOut(place int, now time.Time) bool {
+// handOut says whether one message may be handed out, which may have been lost alone, and releases
+// it unless it stays held.
+func (f *frame) handOut(place int, now time.Time, staysHeld bool) bool {
 	f.lock.Lock()
-	defer f.lock.Unlock()
-	return f.isHeld[place] && f.isAliveLocked(now)
+	isFine, isLast := f.isHeld[place] && f.isAliveLocked(now), false
+	if isFine && !staysHeld {
+		isLast = f.releaseLocked(place)
+	}
+	f.lock.Unlock()
+	f.forgetIf(isLast)
+	return isFine
 }
 
 // release ends the keeping of one message's lease. With the last one the frame is forgotten.
 func (f *frame) release(place int) {
 	f.lock.Lock()
-	isLast := f.isHeld[place] && f.held == 1
-	if f.isHeld[place] {
-		f.isHeld[place] = false
-		f.held--
-	}
+	isLast := f.releaseLocked(place)
 	f.lock.Unlock()
-	if isLast && f.keeper != nil {
+	f.forgetIf(isLast)
+}
+
+func (f *frame) releaseLocked(place int) (isLast bool) {
+	if !f.isHeld[place] {
+		return false
+	}
+	f.isHeld[place] = false
+	f.held--
+	return f.held == 0
+}
+
+// forgetIf is called without the frame's lock: the keeper takes its own before those of frames.
+func (f *frame) forgetIf(isOver bool) {
+	if isOver && f.keeper != nil {
 		f.keeper.forget(f)
 	}
 }
@@ -125,9 +144,7 @@ func (f *frame) lose() {
 	f.lock.Lock()
 	f.isLost = true
 	f.lock.Unlock()
-	if f.keeper != nil {
-		f.keeper.forget(f)
-	}
+	f.forgetIf(true)
 }
 
 // ask says whether the frame may be asked for, and takes it for a request.

@@ -142,13 +142,14 @@ func WithMaxBufferedBytes(limit int) ClientOption {
 	return func(s *settings) { s.bufferedBytesMax = limit }
 }
 
-// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and 0
-// does not wait.
+// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and
+// 0 does not wait.
 func WithCloseTimeout(timeout time.Duration) ClientOption {
 	return func(s *settings) { s.closeTimeout = timeout }
 }
 
-// WithLogger sets where lost consume streams are reported; slog.Default() unless set.
+// WithLogger sets where lost consume streams, and what goes wrong in workers, are reported;
+// slog.Default() unless set.
 func WithLogger(logger *slog.Logger) ClientOption {
 	return func(s *settings) { s.logger = logger }
 }
@@ -247,16 +248,18 @@ func WithWait(wait time.Duration) ReceiveOption {
 	return receiveOption(func(s *receiveSettings) { s.wait = wait })
 }
 
-// LeaseOption is a choice about leases, for Client.Consume and Client.Receive.
+// LeaseOption is a choice about leases, for Client.Consume, Client.Receive and workers.
 type LeaseOption interface {
 	ConsumeOption
 	ReceiveOption
+	WorkerOption
 }
 
 type leaseOption time.Duration
 
 func (o leaseOption) toConsume(s *consumeSettings) { s.visibilityTimeout = time.Duration(o) }
 func (o leaseOption) toReceive(s *receiveSettings) { s.visibilityTimeout = time.Duration(o) }
+func (o leaseOption) toWorker(s *workerSettings)   { s.visibilityTimeout = time.Duration(o) }
 
 // WithVisibilityTimeout sets how long each lease lasts; the queue decides unless set.
 func WithVisibilityTimeout(timeout time.Duration) LeaseOption { return leaseOption(timeout) }
