@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// A worker that runs handlers side by side: returning acks, throwing nacks, and what fails too often
-// is dead-lettered.
+// A worker runs handlers side by side: returning acks, throwing nacks, and what fails too often is
+// dead-lettered.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
