@@ -112,6 +112,7 @@ test("a stream that was let in is found before its first message", async (contex
   broker.script("Consume", async function* (request, call) {
     if (broker.calls("Consume").length === 1) return;
     call.sendMetadata(call.metadata);
+    yield* [];
     await idle(call);
   });
   const found = warnings(context);
