@@ -99,7 +99,7 @@ RSpec.describe Fila::Consumer do
     expect(first.extend_lease(5000)).to eq Time.at(1_900_000_000)
     expect(first.lease_expires_at).to eq Time.at(1_900_000_000)
     first.ack
-    second.nack("boom", retry_after_ms: 10, throttle_key: "mail")
+    second.nack("boom", retry_after_ms: 10, throttle_key: "mail", dead_letter: true)
     expect(broker.calls("ExtendLease").first.request.extensions.to_a).to eq [
       Fila::V1::LeaseExtension.new(
         queue: "orders", message_id: "a", lease_token: "token-of-a", extend_ms: 5000
@@ -110,7 +110,8 @@ RSpec.describe Fila::Consumer do
     ]
     expect(broker.calls("NackBatch").first.request.nacks.to_a).to eq [
       Fila::V1::NackRequest.new(queue: "orders", message_id: "b", error: "boom",
-                                lease_token: "token-of-b", retry_after_ms: 10, throttle_key: "mail")
+                                lease_token: "token-of-b", retry_after_ms: 10, throttle_key: "mail",
+                                dead_letter: true)
     ]
   end
 

@@ -82,6 +82,9 @@ module Fila
 
         @connection.threads.run { finish.call(outcome_of_more(item, deadline, outcome)) }
       end
+    rescue Exception # rubocop:disable Lint/RescueException -- nobody is going to answer
+      outbox&.leave(call)
+      raise
     end
 
     # Removes the next batch from a queue, and with it callers who no longer wait.

@@ -28,10 +28,16 @@ module Fila
     # go beyond the bound, so that any message can be sent. Yields what `weigh` wants.
     def promise(bytes, deadline)
       call = Object.new
-      enter(call, bytes, deadline)
-      yield call
-    ensure
-      Threads.surely { leave(call) }
+      begin
+        enter(call, bytes, deadline)
+        yield call
+      ensure
+        Threads.uninterrupted { leave(call) }
+      end
+    rescue Exception # rubocop:disable Lint/RescueException
+      # Again: what a signal's trap raises may come before that, or in the middle of it.
+      Threads.uninterrupted { leave(call) }
+      raise
     end
 
     # Begins a call when there is room. DeadlineExceededError when there is none in time.
