@@ -135,8 +135,9 @@ impl Consumer {
         })
     }
 
-    /// Ends the stream and gives back what was not handed out, within about a second.
-    pub async fn close(self) {
+    /// Ends the stream and gives back what was not handed out, within about a second. Whoever waits
+    /// for a message is told that there is none. Harmless twice.
+    pub async fn close(&self) {
         self.core.close();
         self.core.ended().await;
     }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::broker::{Broker, PATIENCE, frame, message, refusal};
+use crate::log::Log;
 use crate::proto;
 
 const QUICK: Backoff =
@@ -271,6 +272,112 @@ async fn a_consumer_survives_a_broker_restart_and_may_be_opened_before_the_broke
     let third = Broker::on_port(first.port, None);
     frames_then_idle(&third, &[&["after"]]);
     assert_eq!(next_id(&consumer).await, "after");
+}
+
+#[tokio::test]
+async fn the_log_says_once_that_a_stream_was_lost_and_once_that_it_is_back() {
+    let (log, _guard) = Log::here();
+    let mut first = Broker::start();
+    first.stop();
+    let client = quick(&first).await;
+    let consumer = client.consume("orders").await.unwrap();
+    let early = timeout(Duration::from_millis(200), consumer.next()).await;
+    assert!(early.is_err(), "there is nobody to send a message");
+    let mut second = Broker::on_port(first.port, None);
+    frames_then_idle(&second, &[&["a"]]);
+    assert_eq!(next_id(&consumer).await, "a");
+    let (lost, back) = ("WARN consume stream was lost", "INFO consume stream is there again");
+    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (1, 1));
+    assert!(log.lines(lost)[0].contains("refused"), "{:?}", log.lines(lost));
+    second.stop();
+    let third = Broker::on_port(first.port, None);
+    frames_then_idle(&third, &[&["b"]]);
+    assert_eq!(next_id(&consumer).await, "b");
+    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (2, 2));
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_stream_was_lost_is_kept() {
+    let mut first = Broker::start();
+    frames_then_idle(&first, &[&["a", "b"], &["c"]]);
+    let client = quick(&first).await;
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
+    first.until(|broker| broker.taken() == 2).await;
+    first.stop();
+    let second = Broker::on_port(first.port, None);
+    frames_then_idle(&second, &[&["d"]]);
+    second.until(|broker| broker.taken() == 1).await;
+    let mut ids = vec![next_id(&consumer).await, next_id(&consumer).await];
+    if ids[1] != "d" {
+        ids.push(next_id(&consumer).await);
+    }
+    // The second frame may have been on its way when the broker died.
+    assert!(ids == ["b", "c", "d"] || ids == ["b", "d"], "{ids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_share_a_consumer_and_each_message_goes_to_one_of_them() {
+    const TASKS: usize = 8;
+    const MESSAGES: usize = 1_000;
+    let broker = Broker::start();
+    broker.on("Consume", |_, out| async move {
+        for n in 0..MESSAGES / 4 {
+            let ids = [0, 1, 2, 3].map(|place| (n * 4 + place).to_string());
+            out.send(&frame(&ids.each_ref().map(String::as_str)));
+            if n % 10 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        out.idle().await;
+    });
+    let client = quick(&broker).await;
+    let consumer = Arc::new(client.consume("orders").await.unwrap());
+    let (found, mut all) = tokio::sync::mpsc::unbounded_channel();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| {
+            let (consumer, found) = (Arc::clone(&consumer), found.clone());
+            tokio::spawn(async move {
+                loop {
+                    let next = consumer.next();
+                    // Some of them lose patience all the time, which must cost nobody a message.
+                    let next = match n % 2 {
+                        0 => next.await,
+                        _ => match timeout(Duration::from_micros(300), next).await {
+                            Ok(next) => next,
+                            Err(_) => continue,
+                        },
+                    };
+                    let Some(message) = next else { return };
+                    found.send(message.unwrap().id.parse::<usize>().unwrap()).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for _ in 0..MESSAGES {
+        ids.push(timeout(PATIENCE, all.recv()).await.expect("a message is lost").unwrap());
+    }
+    consumer.close().await;
+    for task in tasks {
+        timeout(PATIENCE, task).await.expect("it goes on").unwrap();
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..MESSAGES).collect::<Vec<_>>());
+    assert!(broker.calls("NackBatch").is_empty());
+}
+
+#[tokio::test]
+async fn frames_are_read_as_they_come() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a"], &["b"], &["c"]]);
+    let client = quick(&broker).await;
+    let consumer = client.consume("orders").await.unwrap();
+    broker.until(|broker| broker.taken() == 3).await;
+    consumer.close().await;
+    broker.until(|broker| broker.released() == ["a", "b", "c"]).await;
+    consumer.close().await;
+    assert!(consumer.next().await.is_none());
 }
 
 #[tokio::test]
