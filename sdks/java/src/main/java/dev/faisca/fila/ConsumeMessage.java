@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 package dev.faisca.fila;
 
+import dev.faisca.fila.internal.v1.AckRequest;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.concurrent.CompletableFuture;
@@ -59,7 +60,12 @@ public final class ConsumeMessage extends Message {
 
   /** Like {@link #ack}, without waiting for the answer. */
   public CompletableFuture<Void> ackAsync() {
-    return settling(client.ackAsync(Wire.ack(queue(), id(), leaseToken(), frameSize)));
+    return settling(client.ackAsync(acked()));
+  }
+
+  /** This message's ack. */
+  Item<AckRequest> acked() {
+    return Wire.ack(queue(), id(), leaseToken(), frameSize);
   }
 
   /** Reports that processing failed. Fails as {@link FilaClient#nack} does. */

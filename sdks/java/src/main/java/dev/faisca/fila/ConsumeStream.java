@@ -75,13 +75,10 @@ final class ConsumeStream {
     }
   }
 
-  /** The next message; null at the end, or when it took too long. A null wait is for ever. */
-  ConsumeMessage take(Duration wait) throws FilaException {
-    List<ConsumeMessage> taken = take(1, wait);
-    return taken.isEmpty() ? null : taken.get(0);
-  }
-
-  /** What is there, up to a number, once there is something; empty as the other is null. */
+  /**
+   * What is there, up to a number, once there is something; empty at the end, or when it took too
+   * long. A null wait is for ever.
+   */
   List<ConsumeMessage> take(int count, Duration wait) throws FilaException {
     try {
       lock.lockInterruptibly();

@@ -114,22 +114,22 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   }
 
   private ConsumeMessage take(Duration wait) throws FilaException {
-    try {
-      return stream.take(wait);
-    } catch (FilaException error) {
-      if (stream.isClosed()) {
-        open.remove(this);
-      }
-      throw error;
-    }
+    List<ConsumeMessage> taken = take(1, wait);
+    return taken.isEmpty() ? null : taken.get(0);
   }
 
   /** What is there, up to a number; empty when the consumer is closed. */
   List<ConsumeMessage> take(int count) throws FilaException {
+    return take(count, null);
+  }
+
+  private List<ConsumeMessage> take(int count, Duration wait) throws FilaException {
     try {
-      return stream.take(count, null);
+      return stream.take(count, wait);
     } catch (FilaException error) {
-      open.remove(this);
+      if (stream.isClosed()) {
+        open.remove(this);
+      }
       throw error;
     }
   }

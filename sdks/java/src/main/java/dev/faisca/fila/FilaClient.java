@@ -141,13 +141,16 @@ public final class FilaClient implements AutoCloseable {
    * opened by the first wish for a message, which is also where an unknown queue is reported.
    */
   public Consumer consume(String queue, ConsumeOptions options) throws FilaException {
-    Consumer consumer = consumer(queue, options, false);
-    // Not before: a client that is closed meanwhile has to find it in the set.
-    connection.checkOpen();
-    return consumer;
+    return consume(queue, options, false);
   }
 
-  private Consumer consumer(String queue, ConsumeOptions options, boolean isHeldByTaker) {
+  /** One whose messages are held, and kept, until they are let go. */
+  Consumer consumeHeld(String queue, ConsumeOptions options) throws FilaException {
+    return consume(queue, options, true);
+  }
+
+  private Consumer consume(String queue, ConsumeOptions options, boolean isHeldByTaker)
+      throws FilaException {
     ConsumeStream stream =
         new ConsumeStream(
             connection,
@@ -157,7 +160,23 @@ public final class FilaClient implements AutoCloseable {
             isHeldByTaker);
     Consumer consumer = new Consumer(connection, stream, shared.consumers);
     shared.consumers.add(consumer);
+    // Not before: a client that is closed meanwhile has to find it in the set.
+    connection.checkOpen();
     return consumer;
+  }
+
+  /** A worker that handles a queue's messages one by one; nothing happens before it runs. */
+  public WorkerBuilder<ConsumeMessage> worker(String queue, Handler<ConsumeMessage> handler) {
+    return new WorkerBuilder<>(this, queue, 1, messages -> messages.get(0), handler);
+  }
+
+  /**
+   * A worker whose handler gets up to so many messages at a time, of what is there. Its outcome is
+   * that of all that it did not settle itself.
+   */
+  public WorkerBuilder<List<ConsumeMessage>> batchWorker(
+      String queue, int batchSize, Handler<List<ConsumeMessage>> handler) {
+    return new WorkerBuilder<>(this, queue, batchSize, messages -> messages, handler);
   }
 
   /** Leases up to a number of messages, waiting up to a time for the first; may return none. */
