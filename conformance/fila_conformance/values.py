@@ -3,8 +3,8 @@
 
 $first.message_id           a saved reply, by path; `*` goes through a list
 ${queue}.dlq                the same inside a text, or inside a mapping's key
-payload: {utf8: hi}         bytes, as base64: utf8, json, hex, or fill (one byte, in hex) and size or
-                            size_relative_to_limit
+payload: {utf8: hi}         bytes, as base64: utf8, json, hex, or fill (one byte, in hex) and size
+                            or size_relative_to_limit
 {$now_plus_ms: 500}         a time
 {$concat: [a, b]}           lists, one after the other
 {$repeat: {count: 3, item: {payload: {utf8: "m${i}"}}}}

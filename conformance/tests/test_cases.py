@@ -96,9 +96,7 @@ OPERATORS_AND_FUNCTIONS = frozenset(
 )
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.script], ids=lambda case: case.id
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case.script], ids=lambda case: case.id)
 def test_scripts_are_about_rpcs(case: Case) -> None:
     script = resolve(case.script, {"queue": "q", "each": case.each})
     assert set(script) <= set(admin.METHODS)

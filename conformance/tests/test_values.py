@@ -39,8 +39,10 @@ def test_what_is_written_is_what_is_meant(written: Any, meant: Any) -> None:
     ("notation", "data"),
     [
         ({"utf8": "☺"}, "☺".encode()),
-        ({"json": {"then": "fail", "ms": 5, "queue": "$queue"}},
-         b'{"then": "fail", "ms": 5, "queue": "orders"}'),
+        (
+            {"json": {"then": "fail", "ms": 5, "queue": "$queue"}},
+            b'{"then": "fail", "ms": 5, "queue": "orders"}',
+        ),
         ({"utf8": "${queue}!"}, b"orders!"),
         ({"hex": "00 ff"}, b"\x00\xff"),
         ({"fill": "61", "size": 3}, b"aaa"),
