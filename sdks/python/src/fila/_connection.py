@@ -12,6 +12,7 @@ import random
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -99,6 +100,7 @@ class Endpoint:
         self.closing = False  # takes no more calls
         self.closed = False  # and answers none
         self.is_forked = False
+        self.has_workers = False
         self.readers: set[Any] = set()  # of consumers and workers, while they read
         self.has_grants = True  # see _grants
         self.credentials = None if tls is None else _credentials(tls)
@@ -257,7 +259,11 @@ class Connection(Endpoint):
                 pause = retry.pause() if is_repeatable else None
                 if pause is None:
                     raise
-            self._cut.wait(pause)
+            self.pause(pause)
+
+    def pause(self, seconds: float) -> None:
+        """Waits, unless the connection is closed."""
+        self._cut.wait(seconds)
 
     def close(self) -> None:
         """Cuts off whatever is under way."""
@@ -275,6 +281,7 @@ class AsyncConnection(Endpoint):
         self._stubs: dict[str, Any] = {}
         self._channel: grpc.aio.Channel | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._cut = asyncio.Event()
 
     def _open_channel(self) -> "grpc.aio.Channel":
         # Not in the constructor: clients are often created before their loop runs.
@@ -347,7 +354,13 @@ class AsyncConnection(Endpoint):
                 pause = retry.pause() if is_repeatable else None
                 if pause is None:
                     raise
-            await asyncio.sleep(pause)
+            await self.pause(pause)
+
+    async def pause(self, seconds: float) -> None:
+        """Waits, unless the connection is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._cut.wait()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs something in the background. Closing cuts it short."""
@@ -360,6 +373,7 @@ class AsyncConnection(Endpoint):
     async def close(self) -> None:
         """Cuts off whatever is under way."""
         self.closing = self.closed = True
+        self._cut.set()
         if self._channel is not None and not self.is_forked:
             await self._channel.close(None)
         if self._background and not self.is_forked:

@@ -44,7 +44,16 @@ _log = logging.getLogger("fila")
 class Frame:
     """Messages that came under one lease, and what of them is held here."""
 
-    __slots__ = ("ends_at", "extend_at", "handling", "lease_s", "messages", "queue", "size", "token")
+    __slots__ = (
+        "ends_at",
+        "extend_at",
+        "handling",
+        "lease_s",
+        "messages",
+        "queue",
+        "size",
+        "token",
+    )
 
     def __init__(self, messages: Sequence[messages_pb2.Message], arrived_at: float) -> None:
         first = messages[0]
@@ -109,11 +118,11 @@ def renewal(frames: Sequence[Frame], peer: _grants.Peer) -> Generator[Request, A
     """
     sent_at = time.monotonic()
     if peer.has_grants:
-        items = [
-            _grants.extend_item(it.queue, it.token, it.lease_ms, ()) for it in frames
-        ]
+        items = [_grants.extend_item(it.queue, it.token, it.lease_ms, ()) for it in frames]
         try:
-            answer = yield Request(_grants.SETTLE.method, _wire.join(items), _grants.SETTLE.response)
+            answer = yield Request(
+                _grants.SETTLE.method, _wire.join(items), _grants.SETTLE.response
+            )
         except UnimplementedError:
             peer.has_grants = False
         except FilaError as error:
