@@ -23,6 +23,7 @@ from fila import (
     _connection,
     _grants,
     _leases,
+    _outcomes,
     _reader,
     _wire,
     access,
@@ -547,11 +548,11 @@ def _outcome(kind: type[BaseException], change: Callable[[Any, Any], Any]) -> No
 
         return outcome_of
 
-    replace(worker, "_outcome_of", changed)
+    replace(worker, "outcome_of", changed)
 
 
 def failures_are_acked() -> None:
-    _outcome(Exception, lambda outcome, error: worker._ACKED)
+    _outcome(Exception, lambda outcome, error: worker.ACKED)
 
 
 def failures_without_a_text() -> None:
@@ -559,7 +560,7 @@ def failures_without_a_text() -> None:
 
 
 def _failed(outcome: Any, error: Any) -> Any:
-    return worker._Outcome("nacked", error, str(error))
+    return worker.Outcome("nacked", error, str(error))
 
 
 def backpressure_is_a_failure() -> None:
@@ -585,7 +586,7 @@ def _handling(ends_at: Callable[[Any], float]) -> None:
 
         return create
 
-    replace(worker._Handling, "__init__", change)
+    replace(worker.Handling, "__init__", change)
 
 
 def handlers_take_for_ever() -> None:
@@ -609,7 +610,7 @@ def slow_handlers_are_replaced() -> None:
 
 
 def settled_twice() -> None:
-    replace(worker, "is_settled", lambda original: lambda message: False)
+    replace(_outcomes, "is_settled", lambda original: lambda message: False)
 
 
 def settlement_ends_the_worker() -> None:
@@ -676,12 +677,12 @@ def outcome_is_the_firsts() -> None:
         def split(batch: Any) -> Any:
             acks, nacks = original(batch)
             others = [entry for entry in nacks if entry[2] is not entry[0].messages[0]]
-            acks += [(handling, worker._ACKED, message) for handling, _, message in others]
+            acks += [(handling, worker.ACKED, message) for handling, _, message in others]
             return acks, [entry for entry in nacks if entry not in others]
 
         return split
 
-    replace(worker, "_split", change)
+    replace(worker, "split", change)
 
 
 def handled_messages_are_not_kept() -> None:
@@ -694,7 +695,7 @@ def handled_messages_are_not_kept() -> None:
 
         return taken
 
-    replace(worker, "_taken", change)
+    replace(worker, "taken", change)
 
 
 def acked_before_it_is_handled() -> None:
@@ -710,15 +711,15 @@ def acked_before_it_is_handled() -> None:
 
 
 def stop_has_no_grace() -> None:
-    replace(worker._Common, "_shorten", lambda original: lambda self, grace: original(self, 0))
+    replace(worker.Common, "_shorten", lambda original: lambda self, grace: original(self, 0))
 
 
 def grace_has_no_end() -> None:
-    replace(worker._Common, "_shorten", lambda original: lambda self, grace: original(self, 3600))
+    replace(worker.Common, "_shorten", lambda original: lambda self, grace: original(self, 3600))
 
 
 def cut_off_is_a_failure() -> None:
-    replace(worker, "_GIVEN_BACK", lambda original: worker._Outcome("nacked", text="stopped"))
+    replace(worker, "GIVEN_BACK", lambda original: worker.Outcome("nacked", text="stopped"))
 
 
 def worker_swallows_its_error() -> None:
@@ -760,6 +761,7 @@ def worker_fails_before_its_handlers_end() -> None:
             original(self)
             if self._failure is not None:
                 self._shorten(0)
+                self._news.put("stop")
 
         return work
 
