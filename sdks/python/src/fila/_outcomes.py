@@ -195,7 +195,7 @@ def taken(reader: Reader | AsyncReader) -> tuple[Frame, Any] | None:
 Entry = tuple[Handling, Outcome, Message]
 
 
-def split(batch: list[tuple[Handling, Outcome]]) -> tuple[list[_Entry], list[_Entry]]:
+def split(batch: list[tuple[Handling, Outcome]]) -> tuple[list[Entry], list[Entry]]:
     """Acks and nacks of messages that their handlers did not settle."""
     entries = [
         (handling, outcome, message)
