@@ -191,6 +191,10 @@ class _Kept(Generic[C]):
             if frame.extend_at < self._looks_at:
                 self._wake()
 
+    def keep(self, frame: Frame) -> None:
+        if frame not in self._frames:
+            self.add(frame)
+
     def discard(self, frame: Frame) -> None:
         """Nothing of it is held any more."""
         self._frames.pop(frame, None)

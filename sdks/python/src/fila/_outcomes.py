@@ -189,6 +189,7 @@ def taken(reader: Reader | AsyncReader) -> tuple[Frame, Any] | None:
         expired(frame, raw)
         return None
     frame.handling[raw.id] = raw
+    reader.keep(frame)  # another thread may have let go of it in between
     return frame, raw
 
 
