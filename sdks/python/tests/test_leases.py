@@ -58,28 +58,28 @@ def extensions(broker, token):
 
 
 def test_what_is_held_is_extended_for_as_long_again(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 800, "a", "b"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"))
     extend(broker)
     with client.consume("orders") as consumer:
         assert next(consumer).id == "a"
-        broker.wait_for(lambda: len(extensions(broker, "t")) >= 4)
+        broker.wait_for(lambda: len(extensions(broker, "t")) >= 3)
         assert next(consumer).id == "b"  # long after its first lease ended
     first = extensions(broker, "t")[0]
-    assert (first.queue, first.extend.extend_ms, first.expected_messages) == ("orders", 800, 0)
+    assert (first.queue, first.extend.extend_ms, first.expected_messages) == ("orders", 1_500, 0)
 
 
 @pytest.mark.asyncio
 async def test_an_async_consumer_extends_what_it_holds(broker, wire):
-    deliver(broker, wire, leased(wire, "t", 800, "a", "b"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"))
     extend(broker)
     async with fila.AsyncClient(broker.target) as client, client.consume("orders") as consumer:
         assert (await anext(consumer)).id == "a"
-        await asyncio.to_thread(broker.wait_for, lambda: len(extensions(broker, "t")) >= 4)
+        await asyncio.to_thread(broker.wait_for, lambda: len(extensions(broker, "t")) >= 3)
         assert (await anext(consumer)).id == "b"
 
 
 def test_what_was_handed_out_is_the_applications_own(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 600, "a"), leased(wire, "u", 600, "b", "c"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a"), leased(wire, "u", 1_500, "b", "c"))
     extend(broker)
     with client.consume("orders") as consumer:
         assert [next(consumer).id, next(consumer).id] == ["a", "b"]
@@ -113,7 +113,7 @@ def test_leases_are_not_extended_unless_wanted_and_what_ended_is_dropped(
 
 
 def test_nothing_of_a_frame_that_was_lost_is_handed_out(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 600, "a", "b"), leased(wire, "u", 600, "c", "d"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"), leased(wire, "u", 1_500, "c", "d"))
     extend(broker, t=REASON.ERROR_REASON_LEASE_EXPIRED)
     with client.consume("orders") as consumer:
         assert next(consumer).id == "a"
@@ -140,7 +140,7 @@ def test_a_broker_that_is_away_is_asked_again(broker, client, wire):
 
 
 def test_a_broker_that_knows_no_grants_is_told_each_message(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 800, "a", "b", "c"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b", "c"))
     broker.script("SettleGrants", wire.refuse(grpc.StatusCode.UNIMPLEMENTED, "what?"))
 
     def answer(request, context):
@@ -163,11 +163,11 @@ def test_a_broker_that_knows_no_grants_is_told_each_message(broker, client, wire
 
 @pytest.mark.parametrize("flavour", ["threads", "tasks"])
 def test_a_worker_extends_what_is_being_handled(broker, wire, flavour):
-    deliver(broker, wire, leased(wire, "t", 800, "a"))
+    deliver(broker, wire, leased(wire, "t", 1_500, "a"))
     extend(broker)
 
     def is_kept():
-        return len(extensions(broker, "t")) >= 4
+        return len(extensions(broker, "t")) >= 3
 
     if flavour == "threads":
         with fila.Client(broker.target) as client:

@@ -209,7 +209,9 @@ class _Kept(Generic[C]):
             if frame.ends_at <= now:
                 frame.lose("its lease ended")
                 self.discard(frame)
-            elif frame.extend_at <= now and (frame.messages or frame.handling):
+            elif frame.extend_at <= now + frame.lease_s / _LOOKS_PER_LEASE and (
+                frame.messages or frame.handling
+            ):
                 due.append(frame)
         size = _wire.BATCH_ITEMS_MAX
         return [due[start : start + size] for start in range(0, len(due), size)]
