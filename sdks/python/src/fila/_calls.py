@@ -96,9 +96,9 @@ class Calls:
         retry = Retry(self._connection.backoff, self._connection.seconds(timeout))
         try:
             self._connection.check_open()
+            self._begun[call] = None
             if self._crowd or self._is_full():
                 self._wait_for_room(retry)
-            self._begun[call] = None
             item = encode()
             call.size = len(item.data)
             if self._crowd:
@@ -154,9 +154,9 @@ class Calls:
                     raise _no_room()
                 self._connection.check_not_closed()
         finally:
+            # Who is next is let in when it is known how much this one holds, or that it left.
             with suppress(ValueError):
                 self._crowd.remove(woken)
-            self._let_next_in()
 
     def _let_next_in(self) -> None:
         if not self._is_full():

@@ -191,6 +191,10 @@ class _Kept(Generic[C]):
             if frame.extend_at < self._looks_at:
                 self._wake()
 
+    def keep(self, frame: Frame) -> None:
+        if frame not in self._frames:
+            self.add(frame)
+
     def discard(self, frame: Frame) -> None:
         """Nothing of it is held any more."""
         self._frames.pop(frame, None)
@@ -205,7 +209,9 @@ class _Kept(Generic[C]):
             if frame.ends_at <= now:
                 frame.lose("its lease ended")
                 self.discard(frame)
-            elif frame.extend_at <= now and (frame.messages or frame.handling):
+            elif frame.extend_at <= now + frame.lease_s / _LOOKS_PER_LEASE and (
+                frame.messages or frame.handling
+            ):
                 due.append(frame)
         size = _wire.BATCH_ITEMS_MAX
         return [due[start : start + size] for start in range(0, len(due), size)]

@@ -189,13 +189,14 @@ def taken(reader: Reader | AsyncReader) -> tuple[Frame, Any] | None:
         expired(frame, raw)
         return None
     frame.handling[raw.id] = raw
+    reader.keep(frame)  # another thread may have let go of it in between
     return frame, raw
 
 
 Entry = tuple[Handling, Outcome, Message]
 
 
-def split(batch: list[tuple[Handling, Outcome]]) -> tuple[list[_Entry], list[_Entry]]:
+def split(batch: list[tuple[Handling, Outcome]]) -> tuple[list[Entry], list[Entry]]:
     """Acks and nacks of messages that their handlers did not settle."""
     entries = [
         (handling, outcome, message)

@@ -126,6 +126,10 @@ class _Held:
                 if not frame.handling:
                     self.let_go(frame)
 
+    def keep(self, frame: Frame) -> None:
+        if self.keeper is not None:
+            self.keeper.keep(frame)
+
     def let_go(self, frame: Frame) -> None:
         if self.keeper is not None:
             self.keeper.discard(frame)

@@ -51,7 +51,7 @@ class Item(NamedTuple):
     is_repeatable: bool = False
     # What says after a repeat that the first one did it.
     forgiven: tuple[type[FilaError], ...] = ()
-    # Of a settlement: the token of its delivery, and of an ack how many messages came together with it.
+    # Of a settlement: the token of its delivery; of an ack, how many messages came with it.
     lease_token: str = ""
     frame_size: int = 0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Consumers: the messages of a queue as an iterator. What reads them is in `_reader.py`."""
 
-import time
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -31,6 +31,7 @@ class Consumer:
     def __init__(self, client: "Client", reader: Reader) -> None:
         self._client = client
         self._reader = reader
+        self._frames = reader.frames
 
     def __iter__(self) -> Self:
         return self
@@ -39,12 +40,12 @@ class Consumer:
         reader = self._reader
         while not reader.is_closed:
             try:
-                frame = reader.frames[0]
+                frame = self._frames[0]
                 raw = frame.messages.popleft()
             except IndexError:
                 reader.wait()
                 continue
-            if frame.ends_at > time.monotonic():
+            if frame.ends_at > monotonic():
                 return ConsumeMessage(raw, self._client, frame.size)
             expired(frame, raw)
         self._client._connection.check_not_forked()
@@ -83,6 +84,7 @@ class AsyncConsumer:
     def __init__(self, client: "AsyncClient", reader: AsyncReader) -> None:
         self._client = client
         self._reader = reader
+        self._frames = reader.frames
 
     def __aiter__(self) -> Self:
         return self
@@ -91,12 +93,12 @@ class AsyncConsumer:
         reader = self._reader
         while not reader.is_closed:
             try:
-                frame = reader.frames[0]
+                frame = self._frames[0]
                 raw = frame.messages.popleft()
             except IndexError:
                 await reader.wait()
                 continue
-            if frame.ends_at > time.monotonic():
+            if frame.ends_at > monotonic():
                 return AsyncConsumeMessage(raw, self._client, frame.size)
             expired(frame, raw)
         self._client._connection.check_not_forked()
