@@ -212,6 +212,74 @@ func TestConsumerWaitsForABrokerThatIsNotThereYet(t *testing.T) {
 	equal(t, "id", next(t, consumer).ID, "m-1")
 }
 
+func TestLogSaysOnceThatAStreamWasLostAndOnceThatItIsThere(t *testing.T) {
+	b := startBroker(t)
+	b.stop()
+	log, logger := debugLog()
+	client := newClient(t, b.target, quick, logger)
+	consumer := consume(t, client)
+	eventually(t, "the log says that nobody is there", func() bool {
+		return strings.Contains(log.String(), "was lost")
+	})
+	var attempts atomic.Int32
+	startBrokerAt(t, b.target, func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
+		if attempts.Add(1) < 4 {
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return frames(frame("m-1"))(stream, r)
+	})
+	equal(t, "id", next(t, consumer).ID, "m-1")
+	equal(t, "attempts", attempts.Load(), 4)
+	equal(t, "lines", strings.Count(log.String(), "was lost"), 1)
+	equal(t, "lines", strings.Count(log.String(), "is there again"), 1)
+}
+
+func TestFinalErrorReachesAllThatWait(t *testing.T) {
+	b := startBroker(t)
+	client := newClient(t, b.target)
+	gate := make(chan struct{})
+	b.scriptConsume(func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
+		<-gate
+		if err := stream.SendMsg(frame("m-1", "m-2")); err != nil {
+			return err
+		}
+		return refuseStream(codes.NotFound, "", "QUEUE_NOT_FOUND")(stream, r)
+	})
+	consumer := consume(t, client)
+	var handed atomic.Int32
+	var waiting sync.WaitGroup
+	for range 8 {
+		waiting.Go(func() {
+			for {
+				_, err := consumer.Next(t.Context())
+				if err != nil {
+					if !errors.Is(err, fila.ErrQueueNotFound) {
+						t.Error(err)
+					}
+					return
+				}
+				handed.Add(1)
+			}
+		})
+	}
+	close(gate)
+	waiting.Wait()
+	equal(t, "handed out", handed.Load(), 2)
+}
+
+func TestNextWithAnEndedContextTakesNothing(t *testing.T) {
+	b := startBroker(t)
+	client := newClient(t, b.target)
+	b.scriptConsume(frames(frame("m-1", "m-2")))
+	consumer := consume(t, client)
+	equal(t, "id", next(t, consumer).ID, "m-1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := consumer.Next(ctx)
+	wantKind(t, err, fila.ErrCanceled)
+	equal(t, "id", next(t, consumer).ID, "m-2")
+}
+
 func TestFinalErrorEndsTheConsumerAfterItsMessages(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
