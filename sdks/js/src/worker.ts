@@ -89,6 +89,8 @@ export class Worker {
   #ended: Promise<void> | null = null;
   readonly #running = new Set<Handling>();
   readonly #settling = new Set<Promise<void>>();
+  // Loops that wait because so much is being settled.
+  readonly #waiting: (() => void)[] = [];
   #failure: { readonly error: unknown } | null = null;
   #isStopped = false;
   // The end of the grace, and what tells that it is over.
@@ -185,7 +187,7 @@ export class Worker {
   async #loop(consumer: Consumer): Promise<void> {
     try {
       for (;;) {
-        while (this.#settling.size >= this.#settlingMax) await Promise.race(this.#settling);
+        while (this.#settling.size >= this.#settlingMax) await this.#settledOne();
         const messages = await consumer.take(this.#batchMax);
         if (messages.length === 0) break;
         await this.#handleAll(messages);
@@ -195,6 +197,12 @@ export class Worker {
     } catch (error) {
       this.#failure ??= { error };
     }
+  }
+
+  #settledOne(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#waiting.push(resolve);
+    });
   }
 
   async #handleAll(messages: ConsumeMessage[]): Promise<void> {
@@ -294,6 +302,7 @@ export class Worker {
       })
       .finally(() => {
         this.#settling.delete(settling);
+        this.#waiting.shift()?.();
         // Until here the leases are kept, so that there is something to settle.
         for (const message of handling.messages) this.#base.leases.release(message);
       });
