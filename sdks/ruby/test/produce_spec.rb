@@ -32,6 +32,29 @@ RSpec.describe "Producing" do
     expect(broker.seen.first.metadata.keys & %w[authorization tenant empty]).to eq []
   end
 
+  it "takes what a call is about by name, too" do
+    client.enqueue(queue: "orders", headers: { "a" => "b" }, payload: "x")
+    client.ack(queue: "orders", msg_id: "m")
+    client.nack(queue: "orders", msg_id: "m", error: "no")
+    broker.script("Consume") { broker.stream(frame("a")) }
+    expect(client.consume(queue: "orders") { |message| break message.id }).to eq "a"
+    expect(sent.first).to eq Fila::V1::EnqueueRequest.new(queue: "orders", payload: "x",
+                                                          headers: { "a" => "b" })
+    expect(broker.calls("AckBatch").first.request.acks.to_a)
+      .to eq [Fila::V1::AckRequest.new(queue: "orders", message_id: "m")]
+    expect(broker.calls("NackBatch").first.request.nacks.to_a)
+      .to eq [Fila::V1::NackRequest.new(queue: "orders", message_id: "m", error: "no")]
+  end
+
+  it "names what a call is about that is not there" do
+    { -> { client.enqueue } => "queue", -> { client.consume } => "queue",
+      -> { client.ack("orders") } => "message_id", -> { client.nack(msg_id: "m") } => "queue" }
+      .each do |call, name|
+        expect(&call).to raise_error(TypeError, "#{name} must be a String, not nil")
+      end
+    expect(broker.seen).to eq []
+  end
+
   it "sends every option" do
     deliver_at = Time.at(1_900_000_000, 678, :millisecond)
     client.enqueue("orders", fairness_key: "acme", weight: 3, throttle_keys: %w[mail sms],

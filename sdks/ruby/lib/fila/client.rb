@@ -25,6 +25,8 @@ module Fila
   # create it in the child. It connects with its first call. `timeout` is the deadline in seconds of
   # every request, and `timeout:` of a method overrides it for one call; streams have none. Any
   # method can be interrupted, by Timeout for example; whether the call took effect is then unknown.
+  # enqueue, consume, ack and nack take what they are about by name, too: `queue:`, `payload:`,
+  # `msg_id:` and `error:`, which win over what is given by position.
   class Client
     include Admin
     include Access
@@ -100,9 +102,9 @@ module Fila
     #
     # UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
     # stored. With an idempotency key it is sent again while the broker is away, up to the deadline.
-    def enqueue(queue, payload = "", headers: {}, fairness_key: nil, weight: nil,
-                throttle_keys: [], throttle_cost: nil, delay_ms: nil, deliver_at: nil, ttl_ms: nil,
-                idempotency_key: nil, timeout: nil)
+    def enqueue(name = nil, body = "", queue: name, payload: body, headers: {}, fairness_key: nil,
+                weight: nil, throttle_keys: [], throttle_cost: nil, delay_ms: nil, deliver_at: nil,
+                ttl_ms: nil, idempotency_key: nil, timeout: nil)
       message = EnqueueMessage.new(
         queue:, payload:, headers:, fairness_key:, weight:, throttle_keys:, throttle_cost:,
         delay_ms:, deliver_at:, ttl_ms:, idempotency_key:
@@ -134,8 +136,9 @@ module Fila
     # At most `max_in_flight` are leased to it at a time, and they arrive at most `batch_size`
     # together; an unknown queue is reported by the first iteration. Leases of what waits in the
     # consumer are extended, unless `extend_leases` is false; what it handed out is yours to extend.
-    def consume(queue, max_in_flight: DEFAULT_IN_FLIGHT_MAX, batch_size: DEFAULT_BATCH_SIZE,
-                visibility_timeout_ms: nil, extend_leases: true, &block)
+    def consume(name = nil, queue: name, max_in_flight: DEFAULT_IN_FLIGHT_MAX,
+                batch_size: DEFAULT_BATCH_SIZE, visibility_timeout_ms: nil, extend_leases: true,
+                &block)
       request = consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
       consumer = Consumer.new(self, Feed.new(@connection, request, extend_leases:))
       return consumer unless block
@@ -201,8 +204,8 @@ module Fila
     # an earlier delivery. With a token it is sent again while the broker is away, up to the
     # deadline. Without one the message id alone decides, and it is never sent twice: after
     # UnavailableError the message is gone, or comes back when its lease ends.
-    def ack(queue, message_id, lease_token: nil, timeout: nil)
-      @acks.submit(timeout) { Wire.ack_item(queue, message_id, lease_token) }
+    def ack(name = nil, id = nil, queue: name, msg_id: id, lease_token: nil, timeout: nil)
+      @acks.submit(timeout) { Wire.ack_item(queue, msg_id, lease_token) }
     end
 
     # Acks many messages; nil or an error for each, in order. Those that came together, and are
@@ -233,10 +236,11 @@ module Fila
     # and no attempt is counted; `throttle_key` then lets nothing through until then, for anybody.
     # `dead_letter` says that trying again would not help: it is dead-lettered at once. Fails, and
     # is sent again, as `ack`.
-    def nack(queue, message_id, error = "", lease_token: nil, retry_after_ms: nil,
-             throttle_key: nil, dead_letter: false, timeout: nil)
+    def nack(name = nil, id = nil, text = "", queue: name, msg_id: id, error: text,
+             lease_token: nil, retry_after_ms: nil, throttle_key: nil, dead_letter: false,
+             timeout: nil)
       @nacks.submit(timeout) do
-        Wire.nack_item(queue, message_id, error, lease_token,
+        Wire.nack_item(queue, msg_id, error, lease_token,
                        retry_after_ms:, throttle_key:, dead_letter:)
       end
     end
