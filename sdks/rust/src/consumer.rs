@@ -278,15 +278,7 @@ impl Core {
 
     fn take_message(&self) -> Option<(proto::Message, Hold)> {
         let mut dropped = 0;
-        let message = {
-            let mut state = locked(&self.state);
-            let message = state.pop(&mut dropped);
-            if !state.unread.is_empty() {
-                // Whoever else waits: one after the other wakes up, not all at once.
-                self.arrived.notify_one();
-            }
-            message
-        };
+        let message = locked(&self.state).pop(&mut dropped);
         self.tell(dropped);
         message
     }
@@ -300,7 +292,8 @@ impl Core {
             state.unread.push_back(Unread { frame, messages: messages.into_iter() });
             dropped
         };
-        self.arrived.notify_one();
+        // All of them: one alone might be a future that nobody polls any more.
+        self.arrived.notify_waiters();
         self.tell(dropped);
     }
 

@@ -17,6 +17,8 @@
 //! # }
 //! ```
 //!
+//! A [`Worker`] handles messages side by side, and settles them by what their handler returns.
+//!
 //! A [`Client`] is cheap to clone and safe to share. Concurrent enqueues, acks and nacks of its
 //! clones travel in shared requests; nothing lingers. Every call has a deadline, 5 s unless told
 //! otherwise. What goes wrong is an [`Error`], whose [`kind`](Error::kind) is what to match on.

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fila::{Backoff, Client, ConsumeOptions, Consumer, ErrorKind, Nack, ReceiveOptions};
@@ -89,6 +90,32 @@ async fn a_consumer_is_a_stream() {
     let mut consumer = client.consume("orders").await.unwrap();
     let next = std::future::poll_fn(|context| Pin::new(&mut consumer).poll_next(context)).await;
     assert_eq!(next.unwrap().unwrap().id, "a");
+}
+
+#[tokio::test]
+async fn a_stream_that_was_polled_and_left_takes_no_message_from_others() {
+    let broker = Broker::start();
+    let (go, gate) = tokio::sync::watch::channel(false);
+    broker.on("Consume", move |_, out| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|is_open| *is_open).await.expect("the test is alive");
+            out.send(&frame(&["a"]));
+            out.idle().await;
+        }
+    });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    let poll = std::future::poll_fn(|context| {
+        Poll::Ready(Pin::new(&mut consumer).poll_next(context).is_pending())
+    });
+    assert!(poll.await, "there is no message yet");
+    let mut left = Box::pin(consumer.next());
+    assert!(timeout(Duration::from_millis(10), left.as_mut()).await.is_err());
+    let mut next = Box::pin(consumer.next());
+    assert!(timeout(Duration::from_millis(10), next.as_mut()).await.is_err());
+    go.send_replace(true);
+    assert_eq!(timeout(PATIENCE, next).await.expect("it starves").unwrap().unwrap().id, "a");
 }
 
 #[tokio::test]

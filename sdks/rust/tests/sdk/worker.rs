@@ -408,6 +408,38 @@ async fn a_handler_that_takes_too_long_is_cancelled_and_has_failed() {
     assert_eq!(nacks(&broker)[0].error, text);
 }
 
+async fn handle(message: ConsumeMessage) -> Result<(), HandlerError> {
+    Err(message.id.as_str())?
+}
+
+/// Middleware, as the README has it.
+async fn traced<T>(
+    log: Arc<Mutex<Vec<String>>>,
+    message: ConsumeMessage,
+    handling: impl Future<Output = T>,
+) -> T {
+    let id = &message.id;
+    log.lock().unwrap().push(format!("before {id}"));
+    let outcome = handling.await;
+    log.lock().unwrap().push(format!("after {id}"));
+    outcome
+}
+
+#[tokio::test]
+async fn handlers_can_be_composed() {
+    let broker = holding(&["a"]);
+    let client = client_of(&broker).await;
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let own = Arc::clone(&log);
+    let worker = client.worker("orders", move |message: ConsumeMessage| {
+        traced(Arc::clone(&own), message.clone(), handle(message))
+    });
+    let worker = Started::of(worker);
+    worker.until(|events| events == ["nacked a a"]).await;
+    worker.stopped().await;
+    assert_eq!(*log.lock().unwrap(), ["before a", "after a"]);
+}
+
 #[tokio::test]
 async fn a_long_error_is_cut() {
     let broker = holding(&["a"]);
