@@ -166,7 +166,8 @@ class SettleTest extends BrokerTest {
   void shortTimesAreRoundedUpAndNotToNothing() throws Exception {
     Duration tiny = Duration.ofNanos(1);
     receive("a").get(0).nack("later", NackOptions.NONE.withRetryAfter(tiny));
-    client.enqueue(EnqueueMessage.to("orders").ttl(tiny).delay(Duration.ofNanos(1_000_001)).build());
+    Duration more = Duration.ofNanos(1_000_001);
+    client.enqueue(EnqueueMessage.to("orders").ttl(tiny).delay(more).build());
     NackRequest nack = broker.requests("NackBatch", NackBatchRequest.class).get(0).getNacks(0);
     assertEquals(1, nack.getRetryAfterMs());
     var sent = broker.requests("EnqueueBatch", EnqueueBatchRequest.class).get(0).getMessages(0);
