@@ -15,7 +15,7 @@ import java.util.concurrent.Future;
  *
  * <pre>
  *  handler returns --------------&gt; ack        too slow -----&gt; nack, and it is interrupted
- *  throws Backpressure ----------&gt; put off    grace over ---&gt; given back, and it is interrupted
+ *  throws Backpressure ----------&gt; put off    grace over ---&gt; given back, and interrupted
  *  throws DeadLetter ------------&gt; dead letter
  *  throws whatever else ---------&gt; nack
  * </pre>
