@@ -28,10 +28,11 @@ public final class ConsumeMessage extends Message {
   }
 
   /** One of a consumer's frame, held until it is let go. */
-  ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client, Lease lease, int size) {
+  ConsumeMessage(
+      dev.faisca.fila.internal.v1.Message raw, FilaClient client, Lease lease, int frameSize) {
     super(raw);
     this.client = client;
-    this.frameSize = size;
+    this.frameSize = frameSize;
     this.lease = lease;
     this.isHeld = true;
   }

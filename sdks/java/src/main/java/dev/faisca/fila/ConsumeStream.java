@@ -21,7 +21,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * A stream of leased messages that outlives its connection.
  *
  * <pre>
- *  open --frame--&gt; unread --&gt; take()                                end() from anywhere ends it
+ *  open --frame--&gt; unread --&gt; take()                              end() from anywhere ends it
  *   ^                |
  *   '-- wait &lt;-- UNAVAILABLE, or the broker ended the stream      any other error is thrown
  * </pre>

@@ -229,7 +229,8 @@ public final class FilaClient implements AutoCloseable {
    */
   public int ackGrant(String queue, String leaseToken, Collection<String> exceptMessageIds)
       throws FilaException {
-    return shared.batches.settle(Grants.ack(queue, leaseToken, exceptMessageIds), timeout).messages();
+    var settlement = Grants.ack(queue, leaseToken, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).messages();
   }
 
   /** Nacks what is left of a grant, each message as {@link #nack}. As {@link #ackGrant} else. */
@@ -240,14 +241,16 @@ public final class FilaClient implements AutoCloseable {
       NackOptions options,
       Collection<String> exceptMessageIds)
       throws FilaException {
-    return shared.batches.settle(Grants.nack(queue, leaseToken, error, options, exceptMessageIds), timeout).messages();
+    var settlement = Grants.nack(queue, leaseToken, error, options, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).messages();
   }
 
   /** Prolongs what is left of a grant, as {@link #extend}. As {@link #ackGrant} else. */
   public Instant extendGrant(
       String queue, String leaseToken, Duration duration, Collection<String> exceptMessageIds)
       throws FilaException {
-    return shared.batches.settle(Grants.extend(queue, leaseToken, duration, exceptMessageIds), timeout).leaseExpiresAt();
+    var settlement = Grants.extend(queue, leaseToken, duration, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).leaseExpiresAt();
   }
 
   /**

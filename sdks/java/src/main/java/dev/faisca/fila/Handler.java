@@ -10,8 +10,8 @@ package dev.faisca.fila;
 public interface Handler<M> {
 
   /**
-   * Processes a message. Returning acks it, unless it was settled here; {@link Backpressure} puts it
-   * off, {@link DeadLetter} gives it up, and whatever else is thrown is what it is nacked with.
+   * Processes a message. Returning acks it, unless it was settled here; {@link Backpressure} puts
+   * it off, {@link DeadLetter} gives it up, and whatever else is thrown is what it is nacked with.
    */
   void handle(M message) throws Exception;
 }

@@ -14,8 +14,8 @@ import java.util.concurrent.Future;
  * of its messages. Whoever decides first counts.
  *
  * <pre>
- *  handler returns --------------&gt; ack        handler is too slow --&gt; nack, and it is interrupted
- *  throws Backpressure ----------&gt; put off    grace is over --------&gt; given back, and interrupted
+ *  handler returns --------------&gt; ack        too slow -----&gt; nack, and it is interrupted
+ *  throws Backpressure ----------&gt; put off    grace over ---&gt; given back, and interrupted
  *  throws DeadLetter ------------&gt; dead letter
  *  throws whatever else ---------&gt; nack
  * </pre>
@@ -114,8 +114,7 @@ final class Handling {
     if (failure == null) {
       ack();
     } else if (failure instanceof Backpressure later) {
-      NackOptions options =
-          new NackOptions(later.retryAfter(), later.throttleKey(), false);
+      NackOptions options = new NackOptions(later.retryAfter(), later.throttleKey(), false);
       nack(Kind.PUT_OFF, Wire.orEmpty(later.getMessage()), options, failure);
     } else if (failure instanceof DeadLetter) {
       String reason = Wire.orEmpty(failure.getMessage());
@@ -147,8 +146,7 @@ final class Handling {
     List<ConsumeMessage> left = left();
     List<CompletableFuture<Void>> answers = new ArrayList<>(left.size());
     for (ConsumeMessage message : left) {
-      var item =
-          Wire.nack(message.queue(), message.id(), message.leaseToken(), shown, options);
+      var item = Wire.nack(message.queue(), message.id(), message.leaseToken(), shown, options);
       answers.add(client.shared().singles.nack(item, client.timeout(), false));
     }
     settle(kind, left, answers, failure);

@@ -228,7 +228,7 @@ final class Wire {
     return -1;
   }
 
-  /** What went wrong in somebody else's words: always a text, and no longer than the broker keeps. */
+  /** What went wrong, in others' words: always a text, and no longer than the broker keeps. */
   static String shown(String text) {
     StringBuilder shown = new StringBuilder();
     int bytes = 0;

@@ -90,7 +90,8 @@ class CoalescerTest extends BrokerTest {
     Coalescer<AckRequest, Void> coalescer = new Coalescer<>(flawed, connection, new Room(1 << 20));
     for (int call = 0; call < 2 * SLOTS; call++) {
       Deadline deadline = Connection.deadline(PATIENCE);
-      Future<Void> refused = coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of(), true);
+      Item<AckRequest> ack = Wire.ack("orders", "m", null, 0);
+      Future<Void> refused = coalescer.submit(ack, deadline, Map.of(), true);
       ExecutionException failed = assertThrows(ExecutionException.class, () -> get(refused));
       assertEquals("no request", failed.getCause().getMessage());
     }

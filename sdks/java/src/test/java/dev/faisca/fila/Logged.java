@@ -30,8 +30,8 @@ final class Logged extends Handler implements AutoCloseable {
 
   @Override
   public void publish(LogRecord record) {
-    lines.add(
-        record.getLevel() + " " + MessageFormat.format(record.getMessage(), record.getParameters()));
+    String text = MessageFormat.format(record.getMessage(), record.getParameters());
+    lines.add(record.getLevel() + " " + text);
   }
 
   @Override

@@ -208,7 +208,8 @@ class WorkerStopTest extends WorkerCase {
           observer.onNext(ScriptedBroker.frame("a"));
           await(started);
           observer.onError(
-              ScriptedBroker.refusal(Status.Code.PERMISSION_DENIED, "revoked", "PERMISSION_DENIED"));
+              ScriptedBroker.refusal(
+                  Status.Code.PERMISSION_DENIED, "revoked", "PERMISSION_DENIED"));
         });
     CountDownLatch open = new CountDownLatch(1);
     Worker worker =

@@ -49,7 +49,8 @@ class WorkerTest extends WorkerCase {
     Handler<ConsumeMessage> handler = message -> {};
     ConsumeRequest.Builder expected = ConsumeRequest.newBuilder().setQueue("orders");
     assertEquals(
-        expected.setMaxInFlight(20).setMaxBatch(32).build(), asked(client.worker("orders", handler)));
+        expected.setMaxInFlight(20).setMaxBatch(32).build(),
+        asked(client.worker("orders", handler)));
     assertEquals(
         expected.setMaxInFlight(4).build(),
         asked(client.worker("orders", handler).concurrency(4).prefetch(3)));
