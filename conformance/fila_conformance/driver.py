@@ -122,17 +122,17 @@ class Driver:
 
     def end_input(self, seconds: float) -> dict[str, Any]:
         """Closes the driver's input and waits for its end. Raises DriverError if there is none."""
-        began = time.monotonic()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return self._wait(seconds, began)
+        return self.wait(seconds)
 
     def terminate(self, seconds: float) -> dict[str, Any]:
-        began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
-        return self._wait(seconds, began)
+        return self.wait(seconds)
 
-    def _wait(self, seconds: float, began: float) -> dict[str, Any]:
+    def wait(self, seconds: float) -> dict[str, Any]:
+        """Waits for the driver's end. Raises DriverError if there is none."""
+        began = time.monotonic()
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -68,7 +68,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "retry-everything",
         "sends again whatever the failure",
-        ("retries/only-unavailable-is-retried[INTERNAL]",),
+        (
+            "retries/only-unavailable-is-retried[INTERNAL]",
+            "retries/settlement-is-repeated-only-after-unavailable",
+        ),
     ),
     Mutant(
         "no-default-deadline",
@@ -128,12 +131,74 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "unread-kept",
         "keeps leases on what nobody will read",
-        ("streaming/stop-early-gives-back-unread", "shutdown/close-gives-back-unread"),
+        (
+            "streaming/stop-early-gives-back-unread",
+            "shutdown/close-gives-back-unread",
+            "worker/stop-drains",
+        ),
     ),
     Mutant(
         "unbounded-credit",
         "takes more messages than the application asked for",
         ("streaming/slow-reader-bounds-in-flight",),
+    ),
+    Mutant(
+        "old-credit",
+        "takes 256 messages when told nothing",
+        ("streaming/default-credit-is-64",),
+    ),
+    Mutant(
+        "unread-given-back-one-by-one",
+        "gives back what nobody read message by message",
+        ("leases/closed-consumer-keeps-no-leases",),
+    ),
+    Mutant(
+        "leases-not-kept",
+        "extends nothing by itself",
+        (
+            "leases/slow-reader-gets-no-message-twice",
+            "leases/frames-are-extended-by-their-tokens",
+            "leases/leases-outlive-their-stream",
+            "worker/leases-last-as-long-as-handlers",
+        ),
+    ),
+    Mutant(
+        "leases-without-end",
+        "hands out what has long been somebody else's",
+        (
+            "leases/what-expired-is-not-handed-out",
+            "leases/nothing-is-handed-out-after-its-lease",
+        ),
+    ),
+    Mutant(
+        "lost-frames-are-kept",
+        "does not listen when the broker says that a lease is over",
+        ("leases/lost-frame-is-not-handed-out", "worker/lost-message-is-not-handled"),
+    ),
+    Mutant(
+        "extension-given-up",
+        "takes one failed request for the end of a lease",
+        ("leases/extension-is-tried-again",),
+    ),
+    Mutant(
+        "extended-for-ever",
+        "extends what the application has long taken",
+        ("leases/what-was-handed-out-is-not-extended",),
+    ),
+    Mutant(
+        "leases-by-the-wall-clock",
+        "believes that its clock is the broker's",
+        ("leases/nothing-is-handed-out-after-its-lease",),
+    ),
+    Mutant(
+        "unknown-extensions-asked-again",
+        "does not extend where the broker knows no grants",
+        ("leases/broker-without-grants-extends-message-by-message",),
+    ),
+    Mutant(
+        "lost-stream-takes-frames-along",
+        "forgets with a stream what it read from it",
+        ("leases/leases-outlive-their-stream",),
     ),
     Mutant(
         "failures-forgotten",
@@ -177,6 +242,257 @@ MUTANTS: tuple[Mutant, ...] = (
             "throttling/retry-after-zero-comes-back-at-once",
             "throttling/retry-after-burns-no-attempt",
         ),
+    ),
+    Mutant(
+        "hopeless-is-a-failure",
+        "does not say that trying again would not help",
+        (
+            "attempts/hopeless-message-is-a-dead-letter-at-once",
+            "grants/grant-that-is-hopeless",
+            "worker/hopeless-message-is-a-dead-letter",
+        ),
+    ),
+    Mutant(
+        "settlements-sent-once",
+        "gives up on a settlement that may not have arrived",
+        (
+            "retries/settlement-with-its-token-is-sent-again",
+            "reconnect/ack-whose-answer-was-lost-succeeds",
+            "reconnect/nack-whose-answer-was-lost-succeeds",
+        ),
+    ),
+    Mutant(
+        "frames-sent-once",
+        "gives up on a frame that may not have arrived",
+        ("reconnect/frame-whose-answer-was-lost-is-acked",),
+    ),
+    Mutant(
+        "tokenless-settlements-repeated",
+        "settles again what may be another delivery by then",
+        ("retries/settlement-without-a-token-is-sent-once",),
+    ),
+    Mutant(
+        "grants-settled-twice",
+        "settles a grant again",
+        ("retries/settlement-of-a-grant-is-sent-once",),
+    ),
+    Mutant(
+        "repeats-taken-at-their-word",
+        "fails because its first attempt succeeded",
+        (
+            "retries/repeat-that-finds-nothing-succeeded-before",
+            "reconnect/ack-whose-answer-was-lost-succeeds",
+            "worker/worker-settles-although-answers-get-lost",
+        ),
+    ),
+    Mutant(
+        "lease-expired-is-an-ack",
+        "takes a message that is still there for acked",
+        ("retries/repeated-ack-whose-lease-ended-fails",),
+    ),
+    Mutant(
+        "gone-is-always-success",
+        "settles what nobody has",
+        ("retries/first-answer-is-taken-at-its-word",),
+    ),
+    Mutant(
+        "retries-without-pause",
+        "repeats as fast as it can",
+        (
+            "retries/settling-again-ends-with-the-deadline",
+            "retries/retrying-ends-with-the-deadline",
+        ),
+    ),
+    Mutant(
+        "flush-at-once",
+        "does not wait for answers",
+        (
+            "shutdown/flush-waits-for-every-kind-of-call[EnqueueBatch]",
+            "shutdown/flush-covers-what-waits-for-its-turn",
+            "shutdown/flush-has-a-deadline",
+            "shutdown/close-waits-for-what-was-promised",
+        ),
+    ),
+    Mutant(
+        "flush-without-extensions",
+        "flushes all but extensions",
+        ("shutdown/flush-waits-for-every-kind-of-call[ExtendLease]",),
+    ),
+    Mutant(
+        "flush-until-success",
+        "waits for success where an answer would do",
+        ("shutdown/flush-does-not-mind-failures",),
+    ),
+    Mutant(
+        "flush-without-end",
+        "flushes for as long as it takes",
+        ("shutdown/flush-has-a-deadline",),
+    ),
+    Mutant(
+        "close-cuts-off",
+        "breaks at the end what it promised",
+        (
+            "shutdown/close-waits-for-what-was-promised",
+            "shutdown/acks-under-way-survive-close",
+        ),
+    ),
+    Mutant(
+        "close-takes-its-time",
+        "waits for a broker that does not answer",
+        ("shutdown/close-is-bounded",),
+    ),
+    Mutant(
+        "failures-are-acked",
+        "takes a handler's failure for its end",
+        (
+            "worker/message-is-nacked-when-its-handler-fails",
+            "worker/failure-during-a-drain-is-told",
+            "worker/batch-has-one-outcome[fail]",
+        ),
+    ),
+    Mutant(
+        "failures-without-a-text",
+        "does not say what went wrong",
+        ("worker/message-is-nacked-when-its-handler-fails",),
+    ),
+    Mutant(
+        "backpressure-is-a-failure",
+        "counts an attempt for backpressure",
+        ("worker/backpressure-counts-no-attempt",),
+    ),
+    Mutant(
+        "backpressure-without-its-key",
+        "puts off one message where its key is to rest",
+        ("worker/backpressure-of-a-throttle-key-holds-for-others",),
+    ),
+    Mutant(
+        "dead-letter-is-a-failure",
+        "tries what is hopeless again",
+        ("worker/hopeless-message-is-a-dead-letter",),
+    ),
+    Mutant(
+        "handlers-take-for-ever",
+        "does not look at the clock",
+        ("worker/handler-that-takes-too-long-has-failed",),
+    ),
+    Mutant(
+        "handlers-time-out-at-once",
+        "looks at the clock too early",
+        ("worker/handler-that-is-quick-enough-has-no-timeout",),
+    ),
+    Mutant(
+        "slow-handlers-are-replaced",
+        "forgets handlers that took too long and still run",
+        ("worker/handler-that-took-too-long-keeps-its-place",),
+    ),
+    Mutant(
+        "settled-twice",
+        "settles what its handler has settled",
+        (
+            "worker/handler-that-settled-by-itself-is-believed",
+            "worker/settled-message-of-a-batch-is-left-alone",
+        ),
+    ),
+    Mutant(
+        "settlement-ends-the-worker",
+        "stops because a settlement failed",
+        ("worker/settlement-that-fails-is-no-failure-of-the-worker",),
+    ),
+    Mutant(
+        "one-handler-at-a-time",
+        "is not concurrent",
+        (
+            "worker/concurrency-is-reached-and-kept[4]",
+            "worker/ten-at-a-time-by-default",
+        ),
+    ),
+    Mutant(
+        "one-handler-too-many",
+        "is more concurrent than it may be",
+        (
+            "worker/concurrency-is-reached-and-kept[1]",
+            "worker/concurrency-is-reached-and-kept[4]",
+            "worker/batch-is-what-is-there",
+        ),
+    ),
+    Mutant(
+        "prefetch-of-a-thousand",
+        "takes whatever it gets",
+        (
+            "worker/prefetch-is-asked-for[default]",
+            "worker/prefetch-is-asked-for[told]",
+            "worker/prefetch-bounds-what-is-leased",
+            "worker/two-workers-share-the-work",
+        ),
+    ),
+    Mutant(
+        "worker-of-the-queues-timeout",
+        "does not ask for the leases that were chosen",
+        ("worker/worker-chooses-its-visibility-timeout",),
+    ),
+    Mutant(
+        "batches-linger",
+        "waits until a batch is full",
+        ("worker/batch-is-what-is-there",),
+    ),
+    Mutant(
+        "outcome-is-the-firsts",
+        "acks the rest of a batch that failed",
+        (
+            "worker/batch-has-one-outcome[fail]",
+            "worker/batch-has-one-outcome[dead_letter]",
+        ),
+    ),
+    Mutant(
+        "handled-messages-are-not-kept",
+        "lets the lease end while a handler runs",
+        ("worker/leases-last-as-long-as-handlers",),
+    ),
+    Mutant(
+        "acked-before-it-is-handled",
+        "loses what its process was handling",
+        ("worker/message-of-a-crashed-process-comes-back",),
+    ),
+    Mutant(
+        "stop-has-no-grace",
+        "cuts handlers off",
+        (
+            "worker/stop-drains",
+            "worker/failure-during-a-drain-is-told",
+        ),
+    ),
+    Mutant(
+        "grace-has-no-end",
+        "waits for a handler that does not end",
+        ("worker/grace-ends",),
+    ),
+    Mutant(
+        "cut-off-is-a-failure",
+        "counts an attempt of what it cut off",
+        ("worker/grace-ends",),
+    ),
+    Mutant(
+        "worker-swallows-its-error",
+        "ends in silence",
+        (
+            "worker/unknown-queue-ends-the-worker",
+            "worker/missing-permission-ends-the-worker-after-its-handlers",
+        ),
+    ),
+    Mutant(
+        "worker-fails-before-its-handlers-end",
+        "leaves its handlers alone when it fails",
+        ("worker/missing-permission-ends-the-worker-after-its-handlers",),
+    ),
+    Mutant(
+        "worker-stops-late",
+        "takes its time to stop",
+        ("worker/idle-worker-stops-at-once",),
+    ),
+    Mutant(
+        "worker-fails-with-its-client",
+        "takes the end of its client for an error",
+        ("worker/closing-the-client-ends-its-worker",),
     ),
     Mutant(
         "duplicates-not-told",

@@ -7,6 +7,7 @@ without a script, or an answer that says nothing, succeeds as far as that makes 
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -64,14 +65,23 @@ class Script:
         if method == "EnqueueBatch":
             for _ in sent.messages:
                 answer.results.add(message_id=f"scripted-{next(self._ids)}")
-        elif method in ("AckBatch", "NackBatch", "ExtendLease"):
+        elif method in ("AckBatch", "NackBatch"):
             items = sent.ListFields()
             for _ in items[0][1] if items else ():
                 answer.results.add()
+        elif method == "ExtendLease":
+            for item in sent.extensions:
+                _extended(answer.results.add(), item.extend_ms)
         elif method == "SettleGrants":
             for item in sent.settlements:
-                answer.results.add(messages=item.expected_messages)
+                result = answer.results.add(messages=item.expected_messages or 1)
+                if item.HasField("extend"):
+                    _extended(result, item.extend.extend_ms)
         return answer  # type: ignore[no-any-return]
+
+
+def _extended(result: Any, extend_ms: int) -> None:
+    result.lease_expires_at.FromMilliseconds(int(time.time() * 1000) + extend_ms)
 
 
 def _encoded(method: str, data: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:

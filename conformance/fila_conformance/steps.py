@@ -24,12 +24,13 @@ REPLY_TIMEOUT_S = 45.0
 _EXIT_TIMEOUT_S = 10.0
 # How often `until_ms` looks again.
 _POLL_S = 0.05
-# Long enough for anything that is going to arrive; `next` returns as soon as it has what it wants.
-_NEXT_WAIT_MS = 15_000
+# Long enough for anything that is going to arrive; these return as soon as they have it.
+_WAIT_MS: Mapping[str, int] = {"next": 15_000, "handled": 15_000}
 
 DEFAULTS: Mapping[str, Any] = {
     "client": "a",
     "consumer": "c",
+    "worker": "w",
     "queue": "$queue",
     "target": "$target",
     "max": 1,
@@ -72,7 +73,7 @@ class Interpreter:
         self._started: dict[str, Pending] = {}
         self._began: dict[str, float] = {}
         self._clients: list[str] = []
-        # Cases may run side by side on one driver, so their clients and consumers need own names.
+        # Cases may run side by side on one driver, so what they name needs own names.
         self._suffix = f"-{next(_case_numbers)}"
         self._sent: Any = None
         self._runner_verbs: Mapping[str, Callable[[Any], Any]] = {
@@ -198,8 +199,8 @@ class Interpreter:
         for name in schema["required"]:
             if name in DEFAULTS and name not in arguments:
                 fields[name] = resolve(DEFAULTS[name], self._variables)
-        if verb == "next" and "wait_ms" not in arguments:
-            fields["wait_ms"] = _NEXT_WAIT_MS
+        if verb in _WAIT_MS:
+            fields["wait_ms"] = _WAIT_MS[verb]
         given = resolve(arguments, self._variables)
         if verb == "with_span":
             op = given["then"]["op"]
@@ -209,7 +210,7 @@ class Interpreter:
             for message in given["messages"]:
                 message.setdefault("queue", self._variables["queue"])
         fields |= given
-        for name in ("client", "consumer"):
+        for name in ("client", "consumer", "worker"):
             if name in schema["properties"]:
                 fields[name] += self._suffix
         return fields
@@ -236,9 +237,12 @@ class Interpreter:
 
     def _end_driver(self, how: str) -> Any:
         self._clients.clear()
-        if how == "eof":
-            return self._driver.end_input(_EXIT_TIMEOUT_S)
-        return self._driver.terminate(_EXIT_TIMEOUT_S)
+        ends: Mapping[str, Callable[[float], Any]] = {
+            "eof": self._driver.end_input,
+            "terminate": self._driver.terminate,
+            "exited": self._driver.wait,
+        }
+        return ends[how](_EXIT_TIMEOUT_S)
 
     # --- Runner verbs --------------------------------------------------------------------------
 

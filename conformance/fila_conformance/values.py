@@ -3,14 +3,15 @@
 
 $first.message_id           a saved reply, by path; `*` goes through a list
 ${queue}.dlq                the same inside a text, or inside a mapping's key
-payload: {utf8: hi}         bytes, as base64: utf8, hex, or fill (one byte, in hex) and size or
-                            size_relative_to_limit
+payload: {utf8: hi}         bytes, as base64: utf8, json, hex, or fill (one byte, in hex) and size
+                            or size_relative_to_limit
 {$now_plus_ms: 500}         a time
 {$concat: [a, b]}           lists, one after the other
 {$repeat: {count: 3, item: {payload: {utf8: "m${i}"}}}}
 {$entries: {count: 3, key: "k${i}", value: "v${i}"}}       a mapping
 """
 
+import json
 import re
 import time
 from base64 import b64encode
@@ -24,7 +25,7 @@ PAYLOAD_BYTES_MAX = 3 * 1024 * 1024
 _VARIABLE = re.compile(r"\$([a-z_]\w*(?:\.[\w*-]+)*)")
 _INSIDE = re.compile(r"\$\{([a-z_]\w*(?:\.[\w*-]+)*)\}")
 _PAYLOAD_NOTATIONS = (
-    *({"utf8"}, {"hex"}, {"base64"}),
+    *({"utf8"}, {"json"}, {"hex"}, {"base64"}),
     *({"fill", "size"}, {"fill", "size_relative_to_limit"}),
 )
 
@@ -46,7 +47,7 @@ def resolve(value: Any, variables: Variables, key: str = "") -> Any:
     if set(value) in _PAYLOAD_NOTATIONS and key == "payload":
         return _payload({name: resolve(part, variables) for name, part in value.items()})
     if set(value) == {"$repeat"}:
-        count, item = value["$repeat"]["count"], value["$repeat"]["item"]
+        count, item = resolve(value["$repeat"]["count"], variables), value["$repeat"]["item"]
         return [resolve(item, {**variables, "i": i}, key) for i in range(count)]
     if set(value) == {"$entries"}:
         given = value["$entries"]
@@ -94,6 +95,8 @@ def _inside(text: str, variables: Variables) -> str:
 def _payload(notation: Mapping[str, Any]) -> str:
     if "utf8" in notation:
         data = str(notation["utf8"]).encode()
+    elif "json" in notation:
+        data = json.dumps(notation["json"]).encode()
     elif "hex" in notation:
         data = bytes.fromhex(str(notation["hex"]))
     elif "base64" in notation:

@@ -5,27 +5,37 @@ They reach into the Python SDK, which no driver may. A function that finds nothi
 with an AttributeError, so a mutant cannot turn harmless when the SDK changes.
 """
 
+import dataclasses
+import math
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
 from fila import (
     _bulk,
+    _calls,
     _coalesce,
     _connection,
     _grants,
+    _leases,
+    _outcomes,
+    _reader,
     _wire,
     access,
     admin,
+    client,
     config,
     consumer,
     errors,
     message,
     options,
     tracing,
+    worker,
 )
 
 
@@ -125,6 +135,7 @@ def retry_ambiguous_enqueue() -> None:
 
 def retry_everything() -> None:
     replace(_connection, "UnavailableError", lambda original: errors.FilaError)
+    replace(_calls, "UnavailableError", lambda original: errors.FilaError)
 
 
 def no_default_deadline() -> None:
@@ -189,7 +200,7 @@ def never_reconnect() -> None:
     def delay(self: Any, error: Any) -> float:
         raise error or errors.UnavailableError("the broker ended the stream")
 
-    replace(consumer._Reconnect, "delay", lambda original: delay)
+    replace(_reader._Reconnect, "delay", lambda original: delay)
 
 
 def hot_loop_reconnect() -> None:
@@ -200,6 +211,7 @@ def hot_loop_reconnect() -> None:
 
     replace(_connection.Connection, "stream", lambda original: stream)
     replace(options.Backoff, "delay", lambda original: lambda self, attempt, chance: 0.0)
+    replace(_reader, "_PROOF_S", lambda original: 0.0)
 
 
 def swallow_stream_error() -> None:
@@ -208,15 +220,19 @@ def swallow_stream_error() -> None:
             try:
                 original(self)
             except errors.FilaError:
-                self._closing.set()
+                pass
 
         return read
 
-    replace(consumer.Consumer, "_read_frame", change)
+    replace(_reader.Reader, "_read", change)
 
 
 def unread_kept() -> None:
-    replace(consumer.Consumer, "_release", lambda original: lambda self: None)
+    replace(_reader.Reader, "_release", lambda original: lambda self: None)
+
+
+def unread_given_back_one_by_one() -> None:
+    replace(_wire, "split", lambda original: lambda items: ([item] for item in items))
 
 
 def unbounded_credit() -> None:
@@ -224,6 +240,80 @@ def unbounded_credit() -> None:
         return lambda queue, max_in_flight, *rest: original(queue, 100_000, *rest)
 
     replace(_wire, "consume_request", change)
+
+
+def old_credit() -> None:
+    def change(original: Any) -> Any:
+        return lambda queue, most, *rest: original(queue, 256 if most == 64 else most, *rest)
+
+    replace(_wire, "consume_request", change)
+
+
+def leases_not_kept() -> None:
+    replace(_leases.Keeper, "add", lambda original: lambda self, frame: None)
+
+
+def leases_without_end() -> None:
+    def change(original: Any) -> Any:
+        def starts(self: Any, at: float) -> None:
+            original(self, at)
+            self.ends_at = math.inf
+
+        return starts
+
+    replace(_leases.Frame, "starts", change)
+
+
+def lost_frames_are_kept() -> None:
+    replace(_leases.Frame, "lose", lambda original: lambda self, why: None)
+
+
+def extension_given_up() -> None:
+    def postpone(frames: Any, error: Any) -> None:
+        for frame in frames:
+            frame.lose("")
+
+    replace(_leases, "_postpone", lambda original: postpone)
+
+
+def extended_for_ever() -> None:
+    def change(original: Any) -> Any:
+        def create(self: Any, messages: Any, arrived_at: float) -> None:
+            original(self, messages, arrived_at)
+            self.handling[""] = messages[0]
+
+        return create
+
+    replace(_leases.Frame, "__init__", change)
+
+
+def leases_by_the_wall_clock() -> None:
+    def change(original: Any) -> Any:
+        def lease_s(times: Any) -> float:
+            ends_at = times.lease_expires_at.ToMilliseconds() / 1000
+            return ends_at - time.time() if ends_at else math.inf
+
+        return lease_s
+
+    replace(_leases, "_lease_s", change)
+
+
+def unknown_extensions_asked_again() -> None:
+    class Forgetful(Exception):
+        """Never raised, so that UNIMPLEMENTED is an error like others."""
+
+    replace(_leases, "UnimplementedError", lambda _: Forgetful)
+
+
+def lost_stream_takes_frames_along() -> None:
+    def change(original: Any) -> Any:
+        def prove(self: Any, stream: Any) -> None:
+            self.frames.clear()
+            original(self, stream)
+
+        return prove
+
+    replace(_reader.Reader, "_prove", change)
 
 
 def failures_forgotten() -> None:
@@ -315,6 +405,367 @@ def retry_after_dropped() -> None:
         )
 
     replace(_wire, "nack_item", change)
+
+
+def hopeless_is_a_failure() -> None:
+    replace(_wire, "nack_item", lambda original: lambda *given: original(*given[:6]))
+
+    def change(original: Any) -> Any:
+        return lambda *given: original(*given[:5], False, *given[6:])
+
+    replace(_grants, "nack_item", change)
+
+
+# --- Settling again -----------------------------------------------------------------------------
+
+
+def _settlement_item(**fields: Any) -> None:
+    """Changes every ack, nack and extension of one message."""
+
+    def change(original: Any) -> Any:
+        return lambda *given: original(*given)._replace(**fields)
+
+    replace(_wire, "_delivery_item", change)
+
+
+def settlements_sent_once() -> None:
+    _settlement_item(is_repeatable=False)
+
+
+def tokenless_settlements_repeated() -> None:
+    _settlement_item(is_repeatable=True)
+
+
+def repeats_taken_at_their_word() -> None:
+    _settlement_item(forgiven=())
+
+
+def _grant_item(is_repeatable: bool) -> None:
+    def change(original: Any) -> Any:
+        return lambda *given: original(*given)._replace(is_repeatable=is_repeatable)
+
+    replace(_grants, "ack_item", change)
+    replace(_grants, "nack_item", change)
+
+
+def frames_sent_once() -> None:
+    _grant_item(is_repeatable=False)
+
+
+def grants_settled_twice() -> None:
+    _grant_item(is_repeatable=True)
+
+
+def lease_expired_is_an_ack() -> None:
+    replace(_wire, "_GONE", lambda original: _wire._GONE_OR_OVER)
+
+
+def gone_is_always_success() -> None:
+    def change(original: Any) -> Any:
+        def submit(self: Any, coalescer: Any, item: Any, retry: Any) -> Any:
+            try:
+                return original(self, coalescer, item, retry)
+            except item.forgiven:
+                return None
+
+        return submit
+
+    replace(_calls.Calls, "_submit", change)
+
+
+def retries_without_pause() -> None:
+    def change(original: Any) -> Any:
+        return lambda self: None if original(self) is None else 0.01
+
+    replace(_connection.Retry, "pause", change)
+
+
+# --- Flushing and closing -----------------------------------------------------------------------
+
+
+def flush_at_once() -> None:
+    replace(_calls.Calls, "flush", lambda original: lambda self, timeout: True)
+
+
+def flush_without_extensions() -> None:
+    def change(original: Any) -> Any:
+        def send(self: Any, coalescer: Any, encode: Any, timeout: Any) -> Any:
+            if coalescer is self.extensions:
+                return coalescer.submit(encode(), self._connection.seconds(timeout))
+            return original(self, coalescer, encode, timeout)
+
+        return send
+
+    replace(_calls.Calls, "send", change)
+
+
+def flush_until_success() -> None:
+    def change(original: Any) -> Any:
+        def end(self: Any, call: Any) -> None:
+            if sys.exc_info()[0] is None:
+                original(self, call)
+
+        return end
+
+    replace(_calls.Calls, "_end", change)
+
+
+def flush_without_end() -> None:
+    def change(original: Any) -> Any:
+        return lambda self, timeout: original(self, 3600.0)
+
+    replace(_calls.Calls, "flush", change)
+
+
+def _close_timeout(seconds: float) -> None:
+    def change(original: Any) -> Any:
+        def create(self: Any, target: str, **settings: Any) -> None:
+            original(self, target, **settings, close_timeout=seconds)
+
+        return create
+
+    replace(client.Client, "__init__", change)
+
+
+def close_cuts_off() -> None:
+    _close_timeout(0.0)
+
+
+def close_takes_its_time() -> None:
+    _close_timeout(25.0)
+
+
+# --- Workers ------------------------------------------------------------------------------------
+
+
+def _outcome(kind: type[BaseException], change: Callable[[Any, Any], Any]) -> None:
+    """Changes what becomes of a handler's error of this kind."""
+
+    def changed(original: Any) -> Any:
+        def outcome_of(error: Any) -> Any:
+            outcome = original(error)
+            return change(outcome, error) if isinstance(error, kind) else outcome
+
+        return outcome_of
+
+    replace(worker, "outcome_of", changed)
+
+
+def failures_are_acked() -> None:
+    _outcome(Exception, lambda outcome, error: worker.ACKED)
+
+
+def failures_without_a_text() -> None:
+    _outcome(Exception, lambda outcome, error: dataclasses.replace(outcome, text=""))
+
+
+def _failed(outcome: Any, error: Any) -> Any:
+    return worker.Outcome("nacked", error, str(error))
+
+
+def backpressure_is_a_failure() -> None:
+    _outcome(worker.Backpressure, _failed)
+
+
+def backpressure_without_its_key() -> None:
+    def change(outcome: Any, error: Any) -> Any:
+        return dataclasses.replace(outcome, throttle_key=None)
+
+    _outcome(worker.Backpressure, change)
+
+
+def dead_letter_is_a_failure() -> None:
+    _outcome(worker.DeadLetter, _failed)
+
+
+def _handling(ends_at: Callable[[Any], float]) -> None:
+    def change(original: Any) -> Any:
+        def create(self: Any, *given: Any) -> None:
+            original(self, *given)
+            self.ends_at = ends_at(self)
+
+        return create
+
+    replace(worker.Handling, "__init__", change)
+
+
+def handlers_take_for_ever() -> None:
+    _handling(lambda handling: math.inf)
+
+
+def handlers_time_out_at_once() -> None:
+    _handling(lambda handling: handling.since)
+
+
+def slow_handlers_are_replaced() -> None:
+    def change(original: Any) -> Any:
+        def tell(self: Any, kind: str, *given: Any) -> None:
+            original(self, kind, *given)
+            if kind == "timed_out":
+                threading.Thread(target=self._work, daemon=True).start()
+
+        return tell
+
+    replace(worker.Worker, "_tell", change)
+
+
+def settled_twice() -> None:
+    replace(_outcomes, "is_settled", lambda original: lambda message: False)
+
+
+def settlement_ends_the_worker() -> None:
+    def change(original: Any) -> Any:
+        def settled(self: Any, handling: Any, outcome: Any, message: Any, error: Any) -> None:
+            if error is not None:
+                self.stop()
+            original(self, handling, outcome, message, error)
+
+        return settled
+
+    replace(worker.Worker, "_settled", change)
+
+
+def one_handler_at_a_time() -> None:
+    lock = threading.Lock()
+
+    def change(original: Any) -> Any:
+        def handle(self: Any, handling: Any) -> None:
+            with lock:
+                original(self, handling)
+
+        return handle
+
+    replace(worker.Worker, "_handle", change)
+
+
+def one_handler_too_many() -> None:
+    def change(original: Any) -> Any:
+        def watch(self: Any) -> None:
+            threading.Thread(target=self._work, daemon=True).start()
+            original(self)
+
+        return watch
+
+    replace(worker.Worker, "_watch", change)
+
+
+def prefetch_of_a_thousand() -> None:
+    replace(worker.Options, "in_flight", lambda original: property(lambda self: 1000))
+
+
+def worker_of_the_queues_timeout() -> None:
+    def change(original: Any) -> Any:
+        return lambda self: original(dataclasses.replace(self, visibility_timeout_ms=None))
+
+    replace(worker.Options, "request", change)
+
+
+def batches_linger() -> None:
+    def change(original: Any) -> Any:
+        def is_ready(self: Any) -> bool:
+            while not original(self) and not self.is_closed:
+                time.sleep(0.05)
+            return True
+
+        return is_ready
+
+    replace(_reader.Reader, "is_ready", change)
+
+
+def outcome_is_the_firsts() -> None:
+    def change(original: Any) -> Any:
+        def split(batch: Any) -> Any:
+            acks, nacks = original(batch)
+            others = [entry for entry in nacks if entry[2] is not entry[0].messages[0]]
+            acks += [(handling, worker.ACKED, message) for handling, _, message in others]
+            return acks, [entry for entry in nacks if entry not in others]
+
+        return split
+
+    replace(worker, "split", change)
+
+
+def handled_messages_are_not_kept() -> None:
+    def change(original: Any) -> Any:
+        def taken(reader: Any) -> Any:
+            found = original(reader)
+            if found is not None:
+                found[0].handling.pop(found[1].id)
+            return found
+
+        return taken
+
+    replace(worker, "taken", change)
+
+
+def acked_before_it_is_handled() -> None:
+    def change(original: Any) -> Any:
+        def handle(self: Any, handling: Any) -> None:
+            for each in handling.messages:
+                each.ack()
+            original(self, handling)
+
+        return handle
+
+    replace(worker.Worker, "_handle", change)
+
+
+def stop_has_no_grace() -> None:
+    replace(worker.Common, "_shorten", lambda original: lambda self, grace: original(self, 0))
+
+
+def grace_has_no_end() -> None:
+    replace(worker.Common, "_shorten", lambda original: lambda self, grace: original(self, 3600))
+
+
+def cut_off_is_a_failure() -> None:
+    replace(worker, "GIVEN_BACK", lambda original: worker.Outcome("nacked", text="stopped"))
+
+
+def worker_swallows_its_error() -> None:
+    def change(original: Any) -> Any:
+        def run(self: Any, **named: Any) -> None:
+            with suppress(errors.FilaError):
+                original(self, **named)
+
+        return run
+
+    replace(worker.Worker, "run", change)
+
+
+def worker_stops_late() -> None:
+    def change(original: Any) -> Any:
+        def run(self: Any, **named: Any) -> None:
+            original(self, **named)
+            time.sleep(13)
+
+        return run
+
+    replace(worker.Worker, "run", change)
+
+
+def worker_fails_with_its_client() -> None:
+    def change(original: Any) -> Any:
+        def run(self: Any, **named: Any) -> None:
+            original(self, **named)
+            self._connection.check_open()
+
+        return run
+
+    replace(worker.Worker, "run", change)
+
+
+def worker_fails_before_its_handlers_end() -> None:
+    def change(original: Any) -> Any:
+        def work(self: Any) -> None:
+            original(self)
+            if self._failure is not None:
+                self._shorten(0)
+                self._news.put("stop")
+
+        return work
+
+    replace(worker.Worker, "_work", change)
 
 
 def duplicates_not_told() -> None:

@@ -2,10 +2,11 @@
 """A driver that answers from a table in its first argument: op -> list of replies, the last stays.
 
 A reply may also be "silence" (none comes), "exit" (the process ends), "garbage" (no JSON), or
-{"after_ms": n, ...}.
+{"after_ms": n, "then_exit": status, ...}.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -39,9 +40,12 @@ def serve(request: dict[str, Any]) -> None:
         say("this is not JSON")
         return
     time.sleep(reply.pop("after_ms", 0) / 1000)
+    status = reply.pop("then_exit", None)
     if reply.get("ok") == "echo":
         reply = {"ok": request}
     say(json.dumps({"id": request["id"], **reply}))
+    if status is not None:
+        os._exit(status)
 
 
 for line in sys.stdin:

@@ -13,6 +13,7 @@ from fila_conformance.mutants import MUTANTS
 from fila_conformance.stage import queue_name
 from fila_conformance.steps import driver_verbs
 from fila_conformance.subjects import SUBJECTS
+from fila_conformance.values import resolve
 
 SUITES = cases.load()
 CASES = [case for suite in SUITES for case in suite.cases]
@@ -93,6 +94,12 @@ OPERATORS_AND_FUNCTIONS = frozenset(
     """$absent $any_order $at_least $at_most $contains $counts $each $excludes $length $matches $not
     $one_of $present $sorted $unique $now_plus_ms $concat $repeat $entries""".split()
 )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.script], ids=lambda case: case.id)
+def test_scripts_are_about_rpcs(case: Case) -> None:
+    script = resolve(case.script, {"queue": "q", "each": case.each})
+    assert set(script) <= set(admin.METHODS)
 
 
 def is_verb(verb: str) -> bool:

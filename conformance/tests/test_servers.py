@@ -122,6 +122,17 @@ def caller(server: RecordingServer) -> admin.Admin:
     return admin.Admin(cast(Broker, SimpleNamespace(kind="plain", target=server.target)))
 
 
+def test_an_extension_without_a_script_says_until_when(start: Start) -> None:
+    asking = caller(start({}))
+    settlements = [{"lease_token": "t", "extend": {"extend_ms": 5000}}, {"ack": {}}]
+    prolonged, acked = asking.call("settle_grants", {"settlements": settlements})["results"]
+    assert prolonged["lease_expires_at"] > "2026" and prolonged["messages"] == 1
+    assert "lease_expires_at" not in acked
+    (extended,) = asking.call("extend_lease", {"extensions": [{"extend_ms": 5000}]})["results"]
+    assert extended["lease_expires_at"] > "2026"
+    asking.close()
+
+
 def test_a_stream_is_open_when_its_headers_have_come(start: Start) -> None:
     # gRPC's own server sends headers with the first message.
     frames = [{"messages": [{"id": "m"}]}]

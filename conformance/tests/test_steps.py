@@ -16,6 +16,7 @@ from fila_conformance.stage import Brokers, Stage
 from fila_conformance.steps import Interpreter, StepFailure
 
 FAKE = Path(__file__).parent / "fake_driver.py"
+QUEUE = "c.fake.suite.case"
 
 Run = Callable[..., None]
 
@@ -55,9 +56,15 @@ def test_steps_that_go_as_expected_pass(run: Run) -> None:
 def test_fields_that_a_case_leaves_out_are_filled_in(run: Run) -> None:
     table = {"enqueue": [{"ok": "echo"}], "next": [{"ok": "echo"}]}
     named = {"$matches": "^a-[0-9]+$"}
-    run(table, {"enqueue": {}, "expect": {"client": named, "queue": "c.fake.suite.case"}})
+    run(table, {"enqueue": {}, "expect": {"client": named, "queue": QUEUE}})
     wanted = {"max": 1, "wait_ms": 15000, "consumer": {"$matches": "^c-"}}
     run(table, {"next": None, "expect": wanted})
+    table = {"work": [{"ok": "echo"}], "handled": [{"ok": "echo"}]}
+    worker = {"$matches": "^w-[0-9]+$"}
+    run(table, {"work": {}, "expect": {"client": named, "worker": worker, "queue": QUEUE}})
+    run(table, {"handled": {"count": 2}, "expect": {"worker": worker, "wait_ms": 15000}})
+    waits = {"count": 2, "wait_ms": 0}
+    run(table, {"handled": waits, "expect": {"worker": worker, **waits}})
 
 
 def test_a_difference_names_the_step(run: Run) -> None:
@@ -139,7 +146,7 @@ def test_a_request_in_a_span_gets_its_defaults_too(run: Run) -> None:
         {"with_span": [{"ok": "echo"}]},
         {
             "with_span": {"traceparent": "00-1-2-01", "then": then},
-            "expect": {"then": {"op": "enqueue", "queue": "c.fake.suite.case"}},
+            "expect": {"then": {"op": "enqueue", "queue": QUEUE}},
         },
     )
 
@@ -170,3 +177,14 @@ def test_strict_mode_holds_replies_to_the_schema(run: Run) -> None:
 def test_a_driver_is_told_to_end(run: Run) -> None:
     run({}, {"connect": {}}, {"driver": "eof", "expect": {"exit_code": 0}})
     run({}, {"connect": {}}, {"driver": "terminate", "expect": {"exit_code": -15}})
+
+
+def test_a_driver_may_be_expected_to_end_by_itself(run: Run) -> None:
+    table = {"work": [{"ok": {}, "then_exit": 9}]}
+    run(table, {"connect": {}}, {"work": {}}, {"driver": "exited", "expect": {"exit_code": 9}})
+
+
+def test_a_driver_that_goes_on_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_EXIT_TIMEOUT_S", 0.3)
+    with pytest.raises(StepFailure, match="did not end within"):
+        run({}, {"connect": {}}, {"driver": "exited"})

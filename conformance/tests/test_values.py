@@ -26,6 +26,7 @@ VARIABLES: dict[str, Any] = {
         ("costs $5", "costs $5"),
         ({"$concat": ["$got.messages.*.id", ["x"]]}, ["m1", "m2", "x"]),
         ({"$repeat": {"count": 2, "item": {"k": "n${i}"}}}, [{"k": "n0"}, {"k": "n1"}]),
+        ({"$repeat": {"count": "$got.messages.1.n", "item": "x"}}, ["x", "x"]),
         ({"$entries": {"count": 2, "key": "k${i}", "value": "v"}}, {"k0": "v", "k1": "v"}),
         ({"$at_least": "$got.messages.0.n"}, {"$at_least": 1}),
     ],
@@ -38,6 +39,10 @@ def test_what_is_written_is_what_is_meant(written: Any, meant: Any) -> None:
     ("notation", "data"),
     [
         ({"utf8": "☺"}, "☺".encode()),
+        (
+            {"json": {"then": "fail", "ms": 5, "queue": "$queue"}},
+            b'{"then": "fail", "ms": 5, "queue": "orders"}',
+        ),
         ({"utf8": "${queue}!"}, b"orders!"),
         ({"hex": "00 ff"}, b"\x00\xff"),
         ({"fill": "61", "size": 3}, b"aaa"),

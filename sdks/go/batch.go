@@ -31,6 +31,8 @@ const (
 type outcome[R any] struct {
 	value R
 	err   error
+	// wasSent says that an earlier request with the item may have been applied.
+	wasSent bool
 }
 
 // batch sends items as one request. An error is that of the request, and so of every item.
@@ -179,10 +181,17 @@ func sendOne[R any](
 	for _, each := range items {
 		isRepeatable = isRepeatable && each.isRepeatable
 	}
-	err = c.retrying(ctx, isRepeatable, func() error {
+	wasSent := false
+	err = c.retrying(ctx, isRepeatable, func(isRepeat bool) error {
+		wasSent = isRepeat
 		answers, err = send(ctx, c, items, trace)
 		return err
 	})
+	for i := range answers {
+		items[i].wasSent = items[i].wasSent || wasSent
+		answers[i].wasSent = items[i].wasSent
+		answers[i].err = items[i].settled(answers[i].err)
+	}
 	return answers, err
 }
 

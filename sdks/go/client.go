@@ -31,9 +31,11 @@ type Client struct {
 	nacks      *coalescer[struct{}]
 	extensions *coalescer[time.Time]
 
+	promises *promises
+	leases   *keeper
+
 	lock      sync.Mutex
 	consumers map[*Consumer]struct{}
-	isClosing bool
 	closing   sync.Once
 }
 
@@ -49,22 +51,30 @@ func NewClient(target string, options ...ClientOption) (*Client, error) {
 	if err != nil {
 		return nil, newError(ErrInvalidArgument, codes.InvalidArgument, err.Error(), subject{}, err)
 	}
+	shared := newRoom(opened.bufferedBytesMax)
 	return &Client{
 		connection: opened,
-		enqueues:   newCoalescer(enqueueBatch, opened),
-		acks:       newCoalescer(ackTogether, opened),
-		nacks:      newCoalescer(nackBatch, opened),
-		extensions: newCoalescer(extendBatch, opened),
+		enqueues:   newCoalescer(enqueueBatch, opened, shared),
+		acks:       newCoalescer(ackTogether, opened, shared),
+		nacks:      newCoalescer(nackBatch, opened, shared),
+		extensions: newCoalescer(extendBatch, opened, shared),
+		promises:   newPromises(),
+		leases:     newKeeper(opened),
 		consumers:  map[*Consumer]struct{}{},
 	}, nil
 }
 
-// Close ends consumers and calls under way. Afterwards every call fails with ErrClientClosed.
-// Harmless twice. It returns nil, always.
+// Close refuses new calls, ends consumers, and lets enqueues, acks, nacks and extensions that have
+// begun be answered for as long as WithCloseTimeout allows; what is left then fails with
+// ErrClientClosed, and so does every call afterwards. Harmless twice. It returns nil, always.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
+		timeout := c.connection.closeTimeout
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		c.promises.refuse()
 		c.lock.Lock()
-		c.isClosing = true
+		c.connection.refuse()
 		open := make([]*Consumer, 0, len(c.consumers))
 		for consumer := range c.consumers {
 			open = append(open, consumer)
@@ -74,7 +84,9 @@ func (c *Client) Close() error {
 		for _, consumer := range open {
 			ending.Go(func() { _ = consumer.Close() })
 		}
+		_ = c.promises.wait(ctx) // What is not answered by now is cut off.
 		ending.Wait()
+		c.leases.stop()
 		c.connection.close()
 	})
 	return nil
@@ -96,17 +108,8 @@ func (c *Client) Enqueue(
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := c.connection.withDeadline(ctx, 0)
-	defer cancel()
-	var result EnqueueResult
-	err = c.connection.retrying(ctx, what.isRepeatable, func() error {
-		result, err = c.enqueues.submit(ctx, what)
-		return err
-	})
-	if err != nil {
-		return "", named(err, what.about)
-	}
-	return result.MessageID, nil
+	result, err := submit(ctx, c, c.enqueues, what)
+	return result.MessageID, err
 }
 
 // EnqueueMany stores many messages in order, possibly in several queues; one result per message.
@@ -123,6 +126,9 @@ func (c *Client) EnqueueMany(
 	items := make([]item, len(messages))
 	for i := range messages {
 		what, err := enqueueItem(&messages[i], trace)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
 			failure := *err.(*Error)
 			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
@@ -130,9 +136,11 @@ func (c *Client) EnqueueMany(
 		}
 		items[i] = what
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return nil, clientClosed(subject{})
 	}
+	defer c.promises.end(its)
 	results := make([]EnqueueResult, len(items))
 	for i, found := range sendMany(ctx, c.connection, enqueueBatch, items) {
 		results[i] = found.value
@@ -147,28 +155,16 @@ func (c *Client) EnqueueMany(
 func (c *Client) Consume(
 	ctx context.Context, queue string, options ...ConsumeOption,
 ) (*Consumer, error) {
-	about := subject{queue: queue}
-	chosen := consumeSettings{maxInFlight: defaultMaxInFlight, batchSize: defaultBatchSize}
+	chosen := consumeSettings{
+		queue:         queue,
+		maxInFlight:   defaultMaxInFlight,
+		batchSize:     defaultBatchSize,
+		extendsLeases: true,
+	}
 	for _, option := range options {
 		option.toConsume(&chosen)
 	}
-	timeoutMS, err := milliseconds("visibility timeout", chosen.visibilityTimeout, about)
-	if err != nil {
-		return nil, err
-	}
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if c.isClosing {
-		return nil, clientClosed(about)
-	}
-	consumer := c.startConsumer(ctx, &filapb.ConsumeRequest{
-		Queue:               queue,
-		MaxInFlight:         chosen.maxInFlight,
-		MaxBatch:            chosen.batchSize,
-		VisibilityTimeoutMs: timeoutMS,
-	})
-	c.consumers[consumer] = struct{}{}
-	return consumer, nil
+	return c.startConsumer(ctx, chosen)
 }
 
 func (c *Client) forget(consumer *Consumer) {
@@ -205,8 +201,11 @@ func (c *Client) Receive(
 		return nil, err
 	}
 	messages := make([]*ConsumeMessage, len(answer.GetMessages()))
+	together := &frame{size: len(messages)}
 	for i, raw := range answer.GetMessages() {
-		messages[i] = c.readDelivered(raw, len(messages))
+		messages[i] = &ConsumeMessage{
+			Message: readMessage(raw), client: c, frame: together, place: i,
+		}
 	}
 	return messages, nil
 }
@@ -214,7 +213,8 @@ func (c *Client) Receive(
 // Ack reports that a leased message was processed; it is gone.
 //
 // Fails with ErrMessageNotFound when it is not leased, and with ErrLeaseExpired when the token is
-// of an earlier delivery. With an empty token the message id alone decides. Never sent twice: after
+// of an earlier delivery. With a token it is sent again while the broker is away, up to the
+// deadline. With an empty one the message id alone decides, and it is never sent twice: after
 // ErrUnavailable the message is gone, or comes back when its lease ends.
 func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) error {
 	return c.ack(ctx, subject{queue, messageID}, leaseToken, 0)
@@ -223,16 +223,13 @@ func (c *Client) Ack(ctx context.Context, queue, messageID, leaseToken string) e
 func (c *Client) ack(
 	ctx context.Context, about subject, leaseToken string, frameSize int,
 ) error {
-	what, err := ackItem(about, leaseToken, frameSize)
-	if err != nil {
-		return err
-	}
-	_, err = submit(ctx, c.acks, what)
+	_, err := submit(ctx, c, c.acks, ackItem(about, leaseToken, frameSize))
 	return err
 }
 
 // Nack reports that processing failed, and why: the message is retried or dead-lettered. With
-// WithRetryAfter it is backpressure, not failure. Fails as Ack does.
+// WithRetryAfter it is backpressure, not failure; with WithDeadLetter nobody tries again. Fails as
+// Ack does.
 func (c *Client) Nack(
 	ctx context.Context, queue, messageID, leaseToken, why string, options ...NackOption,
 ) error {
@@ -240,7 +237,7 @@ func (c *Client) Nack(
 	if err != nil {
 		return err
 	}
-	_, err = submit(ctx, c.nacks, what)
+	_, err = submit(ctx, c, c.nacks, what)
 	return err
 }
 
@@ -253,14 +250,14 @@ func (c *Client) Extend(
 	if err != nil {
 		return time.Time{}, err
 	}
-	return submit(ctx, c.extensions, what)
+	return submit(ctx, c, c.extensions, what)
 }
 
 // AckMany acks many messages; nil or an error for each, in order. Those that came together, and are
 // acked together, travel as one. An error beside them means that nothing was sent.
 func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]error, error) {
 	return c.settleMany(ctx, ackMany, messages, func(m *ConsumeMessage) (item, error) {
-		return ackItem(m.subject(), m.LeaseToken, m.frameSize)
+		return ackItem(m.subject(), m.LeaseToken, m.frame.size), nil
 	})
 }
 
@@ -269,8 +266,14 @@ func (c *Client) AckMany(ctx context.Context, messages []*ConsumeMessage) ([]err
 func (c *Client) NackMany(
 	ctx context.Context, messages []*ConsumeMessage, why string,
 ) ([]error, error) {
+	return c.nackAll(ctx, messages, why, nil)
+}
+
+func (c *Client) nackAll(
+	ctx context.Context, messages []*ConsumeMessage, why string, options []NackOption,
+) ([]error, error) {
 	return c.settleMany(ctx, nackMany, messages, func(m *ConsumeMessage) (item, error) {
-		return nackItem(m.subject(), m.LeaseToken, why, nil)
+		return nackItem(m.subject(), m.LeaseToken, why, options)
 	})
 }
 
@@ -282,28 +285,50 @@ func (c *Client) settleMany(
 	ctx context.Context,
 	send func(context.Context, *connection, []item) []outcome[struct{}],
 	messages []*ConsumeMessage,
-	encode func(*ConsumeMessage) (item, error),
+	describe func(*ConsumeMessage) (item, error),
 ) ([]error, error) {
 	items := make([]item, len(messages))
 	for i, message := range messages {
-		what, err := encode(message)
+		what, err := describe(message)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
 			return nil, err
 		}
 		items[i] = what
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return nil, clientClosed(subject{})
 	}
+	defer c.promises.end(its)
 	errs := make([]error, len(items))
 	for i, found := range send(ctx, c.connection, items) {
-		errs[i] = found.err
+		errs[i] = messages[i].settledBy(found.err)
 	}
 	return errs, nil
 }
 
-func submit[R any](ctx context.Context, c *coalescer[R], what item) (R, error) {
+// submit makes one call of one item; again, while the broker is away, if that is safe: each time it
+// joins another batch.
+func submit[R any](
+	ctx context.Context, c *Client, line *coalescer[R], what item,
+) (value R, err error) {
+	its := c.promises.begin()
+	if its == nil {
+		return value, clientClosed(what.about)
+	}
+	defer c.promises.end(its)
 	ctx, cancel := c.connection.withDeadline(ctx, 0)
 	defer cancel()
-	return c.submit(ctx, what)
+	err = c.connection.retrying(ctx, what.isRepeatable, func(isRepeat bool) error {
+		what.wasSent = isRepeat
+		value, err = line.submit(ctx, &what)
+		return what.settled(err)
+	})
+	if err != nil {
+		err = named(err, what.about)
+	}
+	return value, err
 }

@@ -50,6 +50,7 @@ type request[R any] struct {
 type coalescer[R any] struct {
 	send       batch[R]
 	connection *connection
+	room       *room
 
 	lock sync.Mutex
 	// waiting holds *seat[R]. Nobody waits while a slot is free.
@@ -57,15 +58,16 @@ type coalescer[R any] struct {
 	freeSlots int
 }
 
-func newCoalescer[R any](send batch[R], c *connection) *coalescer[R] {
+func newCoalescer[R any](send batch[R], c *connection, shared *room) *coalescer[R] {
 	return &coalescer[R]{
-		send: send, connection: c, waiting: list.New(), freeSlots: requestsUnderWayMax,
+		send: send, connection: c, room: shared,
+		waiting: list.New(), freeSlots: requestsUnderWayMax,
 	}
 }
 
-// submit sends one item, with others if there are any. The context must have a deadline. Fails
-// with the item's error, or the request's.
-func (c *coalescer[R]) submit(ctx context.Context, what item) (R, error) {
+// submit sends one item, with others if there are any, and encodes it when there is room for it.
+// The context must have a deadline. Fails with the item's error, or the request's.
+func (c *coalescer[R]) submit(ctx context.Context, what *item) (R, error) {
 	var none R
 	if c.connection.isClosed() {
 		return none, clientClosed(what.about)
@@ -73,9 +75,18 @@ func (c *coalescer[R]) submit(ctx context.Context, what item) (R, error) {
 	if ctx.Err() != nil {
 		return none, ended(ctx, beforeSent, what.about)
 	}
+	if err := c.room.enter(ctx, c.connection.alive.Done(), what); err != nil {
+		return none, err
+	}
+	if what.data == nil {
+		if err := what.encode(); err != nil {
+			c.room.leave(what.size)
+			return none, err
+		}
+	}
 	deadline, _ := ctx.Deadline()
 	mine := &seat[R]{
-		item: what, deadline: deadline, trace: traceOf(ctx), done: make(chan outcome[R], 1),
+		item: *what, deadline: deadline, trace: traceOf(ctx), done: make(chan outcome[R], 1),
 	}
 	c.lock.Lock()
 	if c.freeSlots > 0 {
@@ -101,6 +112,7 @@ func (c *coalescer[R]) leave(ctx context.Context, mine *seat[R]) (R, error) {
 	var none R
 	if mine.place != nil {
 		c.waiting.Remove(mine.place)
+		c.room.leave(mine.item.size)
 		return none, ended(ctx, inLine, mine.item.about)
 	}
 	select {
@@ -164,13 +176,15 @@ func (c *coalescer[R]) take() *request[R] {
 // begin makes a request of callers. The lock is held.
 func (c *coalescer[R]) begin(seats []*seat[R]) *request[R] {
 	started := &request[R]{seats: seats, callers: len(seats)}
-	latest := seats[0].deadline
+	latest, size := seats[0].deadline, 0
 	for _, each := range seats {
+		size += each.item.size
 		each.place, each.request = nil, started
 		if each.deadline.After(latest) {
 			latest = each.deadline
 		}
 	}
+	c.room.leave(size)
 	started.ctx, started.cancel = context.WithDeadline(c.connection.alive, latest)
 	return started
 }

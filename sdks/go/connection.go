@@ -66,6 +66,8 @@ type connection struct {
 	enqueues       *pipeline
 	settlements    *pipeline
 
+	// refusing is set when the client begins to close: there are no new calls.
+	refusing atomic.Bool
 	// alive ends when the client is closed, and with it whatever waits.
 	alive context.Context
 	end   context.CancelFunc
@@ -130,6 +132,11 @@ func dialOptions(chosen settings, transport credentials.TransportCredentials) []
 	}
 }
 
+func (c *connection) refuse() { c.refusing.Store(true) }
+
+// isRefusing is true as soon as the client begins to close, isClosed once calls are cut off.
+func (c *connection) isRefusing() bool { return c.refusing.Load() }
+
 func (c *connection) isClosed() bool { return c.alive.Err() != nil }
 
 // close ends calls and streams under way. The first says so before the second breaks them.
@@ -193,6 +200,10 @@ func call[Q, A proto.Message](
 func once[Q, A proto.Message](
 	ctx context.Context, c *connection, send unary[Q, A], request Q, about subject,
 ) (A, error) {
+	if c.isRefusing() {
+		var none A
+		return none, clientClosed(about)
+	}
 	ctx, cancel := c.withDeadline(ctx, 0)
 	defer cancel()
 	answer, err := call(ctx, c, send, request, traceOf(ctx))
@@ -209,7 +220,7 @@ func repeatedly[Q, A proto.Message](
 ) (answer A, err error) {
 	ctx, cancel := c.withDeadline(ctx, 0)
 	defer cancel()
-	err = c.retrying(ctx, true, func() error {
+	err = c.retrying(ctx, true, func(bool) error {
 		answer, err = once(ctx, c, send, request, about)
 		return err
 	})
@@ -255,9 +266,11 @@ func ended(ctx context.Context, when string, about subject) error {
 }
 
 // retrying calls send; again, while the broker is away, if that is safe and the deadline allows it.
-func (c *connection) retrying(ctx context.Context, isRepeatable bool, send func() error) error {
+func (c *connection) retrying(
+	ctx context.Context, isRepeatable bool, send func(isRepeat bool) error,
+) error {
 	for attempt := 0; ; attempt++ {
-		err := send()
+		err := send(attempt > 0)
 		if err == nil || !isRepeatable || !errors.Is(err, ErrUnavailable) {
 			return err
 		}

@@ -209,6 +209,8 @@ func TestOptionsThatCannotBeUsedAreNamed(t *testing.T) {
 		{"localhost:65536", nil, "is not host:port"},
 		{"::1:5555", nil, "is not host:port"},
 		{good, fila.WithTimeout(0), "timeout must be positive, got 0s"},
+		{good, fila.WithCloseTimeout(-1), "close timeout must not be negative, got -1ns"},
+		{good, fila.WithMaxBufferedBytes(0), "max buffered bytes must be positive, got 0"},
 		{good, fila.WithMaxMessageBytes(0), "max message bytes must be positive, got 0"},
 		{good, fila.WithBackoff(fila.Backoff{Initial: -1}), "backoff needs 0 < Initial"},
 		{good, fila.WithBackoff(fila.Backoff{Initial: time.Minute}), "got 1m0s and 5s"},
@@ -279,7 +281,7 @@ func TestClientFindsABrokerThatRestarted(t *testing.T) {
 
 func TestCloseEndsCallsUnderWayAndIsHarmlessTwice(t *testing.T) {
 	b := startBroker(t)
-	client := newClient(t, b.target)
+	client := newClient(t, b.target, fila.WithCloseTimeout(0))
 	gate := make(chan struct{})
 	defer close(gate)
 	early := occupy(t, b, client, gate)
@@ -315,6 +317,8 @@ func TestEveryCallAfterCloseFailsWithClientClosed(t *testing.T) {
 	_, failures["Extend"] = client.Extend(ctx, "q", "m", "", 0)
 	_, failures["AckMany"] = client.AckMany(ctx, nil)
 	_, failures["NackMany"] = client.NackMany(ctx, nil, "")
+	failures["Flush"] = client.Flush(ctx)
+	_, failures["AckGrant"] = client.AckGrant(ctx, "q", "t")
 	_, failures["Stats"] = client.Stats(ctx, "q", 0)
 	for name, err := range failures {
 		if !errors.Is(err, fila.ErrClientClosed) {

@@ -67,8 +67,8 @@ func TestConsumerIsOpenedWithItsOptions(t *testing.T) {
 	calls := b.waitForCalls("Consume", 2)
 	usual, chosen := calls[0].request.(*filapb.ConsumeRequest),
 		calls[1].request.(*filapb.ConsumeRequest)
-	equal(t, "max in flight", usual.GetMaxInFlight(), 256)
-	equal(t, "batch size", usual.GetMaxBatch(), 100)
+	equal(t, "max in flight", usual.GetMaxInFlight(), 64)
+	equal(t, "batch size", usual.GetMaxBatch(), 32)
 	equal(t, "visibility timeout", usual.GetVisibilityTimeoutMs(), 0)
 	equal(t, "max in flight", chosen.GetMaxInFlight(), 7)
 	equal(t, "batch size", chosen.GetMaxBatch(), 3)
@@ -107,34 +107,27 @@ func TestMessagesAreHandedOutInOrderAndCanBeSettled(t *testing.T) {
 	equal(t, "acks", len(b.seenOf("AckBatch")), 3)
 }
 
-func TestFrameIsReadOnlyWhenTheOneBeforeWasHandedOut(t *testing.T) {
+func TestFramesAreReadAsTheyCome(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
-	var sent atomic.Int32
+	sent := make(chan struct{})
 	b.scriptConsume(func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {
 		// More than flow control lets through while nobody reads.
 		large := frame("m")
 		large.Messages[0].Payload = make([]byte, 1<<20)
-		for range 100 {
+		for range 20 {
 			if err := stream.SendMsg(large); err != nil {
 				return err
 			}
-			sent.Add(1)
 		}
+		close(sent)
 		return idle(stream)
 	})
 	consumer := consume(t, client)
-	next(t, consumer)
-	before := int32(-1)
-	eventually(t, "the broker is held up", func() bool {
-		time.Sleep(300 * time.Millisecond)
-		now := sent.Load()
-		isStill := now == before
-		before = now
-		return isStill
-	})
-	if before == 100 {
-		t.Fatal("all frames were taken although nobody asked for them")
+	select {
+	case <-sent:
+	case <-time.After(patience):
+		t.Fatal("nobody reads while nobody asks for a message")
 	}
 	check(t, consumer.Close())
 }
@@ -217,6 +210,74 @@ func TestConsumerWaitsForABrokerThatIsNotThereYet(t *testing.T) {
 	consumer := consume(t, client)
 	startBrokerAt(t, b.target, frames(frame("m-1")))
 	equal(t, "id", next(t, consumer).ID, "m-1")
+}
+
+func TestLogSaysOnceThatAStreamWasLostAndOnceThatItIsThere(t *testing.T) {
+	b := startBroker(t)
+	b.stop()
+	log, logger := debugLog()
+	client := newClient(t, b.target, quick, logger)
+	consumer := consume(t, client)
+	eventually(t, "the log says that nobody is there", func() bool {
+		return strings.Contains(log.String(), "was lost")
+	})
+	var attempts atomic.Int32
+	startBrokerAt(t, b.target, func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
+		if attempts.Add(1) < 4 {
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return frames(frame("m-1"))(stream, r)
+	})
+	equal(t, "id", next(t, consumer).ID, "m-1")
+	equal(t, "attempts", attempts.Load(), 4)
+	equal(t, "lines", strings.Count(log.String(), "was lost"), 1)
+	equal(t, "lines", strings.Count(log.String(), "is there again"), 1)
+}
+
+func TestFinalErrorReachesAllThatWait(t *testing.T) {
+	b := startBroker(t)
+	client := newClient(t, b.target)
+	gate := make(chan struct{})
+	b.scriptConsume(func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
+		<-gate
+		if err := stream.SendMsg(frame("m-1", "m-2")); err != nil {
+			return err
+		}
+		return refuseStream(codes.NotFound, "", "QUEUE_NOT_FOUND")(stream, r)
+	})
+	consumer := consume(t, client)
+	var handed atomic.Int32
+	var waiting sync.WaitGroup
+	for range 8 {
+		waiting.Go(func() {
+			for {
+				_, err := consumer.Next(t.Context())
+				if err != nil {
+					if !errors.Is(err, fila.ErrQueueNotFound) {
+						t.Error(err)
+					}
+					return
+				}
+				handed.Add(1)
+			}
+		})
+	}
+	close(gate)
+	waiting.Wait()
+	equal(t, "handed out", handed.Load(), 2)
+}
+
+func TestNextWithAnEndedContextTakesNothing(t *testing.T) {
+	b := startBroker(t)
+	client := newClient(t, b.target)
+	b.scriptConsume(frames(frame("m-1", "m-2")))
+	consumer := consume(t, client)
+	equal(t, "id", next(t, consumer).ID, "m-1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := consumer.Next(ctx)
+	wantKind(t, err, fila.ErrCanceled)
+	equal(t, "id", next(t, consumer).ID, "m-2")
 }
 
 func TestFinalErrorEndsTheConsumerAfterItsMessages(t *testing.T) {

@@ -15,6 +15,20 @@ func WaitingEnqueues(c *Client) int { return c.enqueues.waitingCount() }
 // WaitingAcks is the same for acks.
 func WaitingAcks(c *Client) int { return c.acks.waitingCount() }
 
+// OutsideTheRoom is how many calls wait for room.
+func OutsideTheRoom(c *Client) int {
+	c.enqueues.room.lock.Lock()
+	defer c.enqueues.room.lock.Unlock()
+	return c.enqueues.room.line.Len()
+}
+
+// Flushed is how many generations of calls a flush waits for.
+func Flushed(c *Client) int {
+	c.promises.lock.Lock()
+	defer c.promises.lock.Unlock()
+	return len(c.promises.over)
+}
+
 func (c *coalescer[R]) waitingCount() int {
 	c.lock.Lock()
 	defer c.lock.Unlock()

@@ -45,7 +45,9 @@ func (c *Client) NackGrant(
 	for _, option := range options {
 		option(&chosen)
 	}
-	nack := &filapb.GrantNack{Error: why, ThrottleKey: chosen.throttleKey}
+	nack := &filapb.GrantNack{
+		Error: why, ThrottleKey: chosen.throttleKey, DeadLetter: chosen.isDeadLetter,
+	}
 	if chosen.hasRetryAfter {
 		retryAfterMS, err := milliseconds("retry after", chosen.retryAfter, subject{queue: queue})
 		if err != nil {
@@ -90,9 +92,11 @@ func (c *Client) settleGrant(
 	if err != nil {
 		return settled{}, err
 	}
-	if c.connection.isClosed() {
+	its := c.promises.begin()
+	if its == nil {
 		return settled{}, clientClosed(what.about)
 	}
+	defer c.promises.end(its)
 	found := sendMany(ctx, c.connection, grantBatch, []item{what})
 	return found[0].value, found[0].err
 }
@@ -177,6 +181,9 @@ func ackFrames(
 	}
 	for i, places := range frames {
 		if errors.Is(answers[i].err, ErrLeaseExpired) {
+			for _, at := range places {
+				items[at].wasSent = items[at].wasSent || answers[i].wasSent
+			}
 			continue
 		}
 		for _, at := range places {
@@ -256,5 +263,7 @@ func frameItem(first item, count int) (item, error) {
 	request := grantSettlement(first.about.queue, first.leaseToken, nil)
 	request.ExpectedMessages = uint32(count)
 	request.Action = &filapb.GrantSettlement_Ack{Ack: &filapb.GrantAck{}}
-	return newItem(request, subject{queue: first.about.queue})
+	what, err := newItem(request, subject{queue: first.about.queue})
+	what.isRepeatable = true
+	return what, err
 }

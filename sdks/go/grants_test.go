@@ -163,7 +163,7 @@ func TestAFrameThatIsRefused(t *testing.T) {
 func TestNothingIsAckedAfterGrantsThatCouldNotBeSettled(t *testing.T) {
 	b := startBroker(t)
 	b.deliverFrames(2, 2)
-	b.script("SettleGrants", refuse(codes.Unavailable, "away", ""))
+	b.script("SettleGrants", refuse(codes.Internal, "broken", ""))
 	client := newClient(t, b.target)
 	frames := receiveFrames(t, client, 2)
 	errs, err := client.AckMany(t.Context(), append(frames[0], frames[1][0]))
@@ -171,7 +171,7 @@ func TestNothingIsAckedAfterGrantsThatCouldNotBeSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, each := range errs {
-		if !errors.Is(each, fila.ErrUnavailable) {
+		if !errors.Is(each, fila.ErrInternal) {
 			t.Error(each)
 		}
 	}
@@ -250,6 +250,10 @@ func TestAGrantIsSettledByItsToken(t *testing.T) {
 	if !until.Equal(end) || err != nil {
 		t.Error(until, err)
 	}
+	dead := fila.WithDeadLetter()
+	if _, err := client.NackGrant(ctx, "orders", "t", "hopeless", nil, dead); err != nil {
+		t.Error(err)
+	}
 	want := []*filapb.GrantSettlement{
 		{
 			Queue: "orders", LeaseToken: "t", ExceptMessageIds: []string{"a", "b"},
@@ -264,6 +268,12 @@ func TestAGrantIsSettledByItsToken(t *testing.T) {
 		{
 			Queue: "orders", LeaseToken: "t", ExceptMessageIds: []string{"c"},
 			Action: &filapb.GrantSettlement_Extend{Extend: &filapb.GrantExtension{ExtendMs: 1000}},
+		},
+		{
+			Queue: "orders", LeaseToken: "t",
+			Action: &filapb.GrantSettlement_Nack{Nack: &filapb.GrantNack{
+				Error: "hopeless", DeadLetter: true,
+			}},
 		},
 	}
 	for i, call := range b.seenOf("SettleGrants") {

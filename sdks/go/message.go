@@ -8,6 +8,7 @@ package fila
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/faiscadev/fila/sdks/go/internal/filapb"
@@ -95,24 +96,35 @@ type ConsumeMessage struct {
 	Message
 
 	client *Client
-	// frameSize is how many messages came together with it.
-	frameSize int
+	// frame is what it came with, and place where in it.
+	frame *frame
+	place int
+	// isSettled says that a method of this message, or of its client, settled it.
+	isSettled atomic.Bool
 }
 
 // Ack reports that the message was processed; it is gone. Fails as Client.Ack does.
 func (m *ConsumeMessage) Ack(ctx context.Context) error {
-	return m.client.ack(ctx, m.subject(), m.LeaseToken, m.frameSize)
+	return m.settledBy(m.client.ack(ctx, m.subject(), m.LeaseToken, m.frame.size))
 }
 
 // Nack reports that processing failed, and why. Fails as Client.Nack does.
 func (m *ConsumeMessage) Nack(ctx context.Context, why string, options ...NackOption) error {
-	return m.client.Nack(ctx, m.Queue, m.ID, m.LeaseToken, why, options...)
+	return m.settledBy(m.client.Nack(ctx, m.Queue, m.ID, m.LeaseToken, why, options...))
 }
 
 // Extend makes the lease last that long from now, and returns its new end; 0 takes the queue's
 // visibility timeout. Fails as Client.Ack does.
 func (m *ConsumeMessage) Extend(ctx context.Context, lease time.Duration) (time.Time, error) {
 	return m.client.Extend(ctx, m.Queue, m.ID, m.LeaseToken, lease)
+}
+
+// settledBy notes a success, so that a worker leaves the message alone.
+func (m *ConsumeMessage) settledBy(err error) error {
+	if err == nil {
+		m.isSettled.Store(true)
+	}
+	return err
 }
 
 func (m *ConsumeMessage) subject() subject {
@@ -143,9 +155,4 @@ func readFailure(raw *filapb.Failure) Failure {
 	return Failure{
 		FailedAt: moment(raw.GetFailedAt()), Cause: FailureCause(cause), Error: raw.GetError(),
 	}
-}
-
-// readDelivered is one message of a frame of that many.
-func (c *Client) readDelivered(raw *filapb.Message, frameSize int) *ConsumeMessage {
-	return &ConsumeMessage{Message: readMessage(raw), client: c, frameSize: frameSize}
 }

@@ -21,11 +21,15 @@ const (
 
 	// The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
 	defaultMessageBytesMax = 64 << 20
-	// What a handler that takes 0.1 s works off before a default lease of 30 s ends. More would
+	// What a handler that takes 0.4 s works off before a default lease of 30 s ends. More would
 	// also make a quiet tenant's message wait behind more that were delivered before it.
-	defaultMaxInFlight = 256
-	// A frame costs the broker some 0.3 ms whatever it holds; a hundred messages share that.
-	defaultBatchSize = 100
+	defaultMaxInFlight = 64
+	// Half of that: one frame is handled while the next one is on its way.
+	defaultBatchSize = 32
+	// What is promised waits for its answer for as long as a call of its own would.
+	defaultCloseTimeout = 5 * time.Second
+	// Enough to keep a broker busy for a second or two, and a small part of what a process has.
+	defaultBufferedBytesMax = 32 << 20
 	// Doubling stops long before this; the bound keeps the power small after hours of trying.
 	doublingsMax = 30
 )
@@ -64,6 +68,9 @@ type settings struct {
 	messageBytesMax int
 	backoff         Backoff
 	logger          *slog.Logger
+
+	closeTimeout     time.Duration
+	bufferedBytesMax int
 }
 
 func defaultSettings() settings {
@@ -72,6 +79,9 @@ func defaultSettings() settings {
 		messageBytesMax: defaultMessageBytesMax,
 		backoff:         Backoff{Initial: 100 * time.Millisecond, Maximum: 5 * time.Second},
 		logger:          slog.Default(),
+
+		closeTimeout:     defaultCloseTimeout,
+		bufferedBytesMax: defaultBufferedBytesMax,
 	}
 }
 
@@ -81,6 +91,12 @@ func (s settings) check() error {
 	}
 	if s.messageBytesMax <= 0 {
 		return fmt.Errorf("max message bytes must be positive, got %d", s.messageBytesMax)
+	}
+	if s.closeTimeout < 0 {
+		return fmt.Errorf("close timeout must not be negative, got %v", s.closeTimeout)
+	}
+	if s.bufferedBytesMax <= 0 {
+		return fmt.Errorf("max buffered bytes must be positive, got %d", s.bufferedBytesMax)
 	}
 	if s.backoff.Initial <= 0 || s.backoff.Maximum < s.backoff.Initial {
 		return fmt.Errorf("backoff needs 0 < Initial <= Maximum, got %v and %v",
@@ -120,7 +136,20 @@ func WithBackoff(backoff Backoff) ClientOption {
 	}
 }
 
-// WithLogger sets where lost consume streams are reported; slog.Default() unless set.
+// WithMaxBufferedBytes bounds what single calls have waiting to be sent; 32 MiB unless set. A call
+// beyond it waits for room within its own deadline.
+func WithMaxBufferedBytes(limit int) ClientOption {
+	return func(s *settings) { s.bufferedBytesMax = limit }
+}
+
+// WithCloseTimeout sets how long Close lets calls that have begun be answered; 5 s unless set, and
+// 0 does not wait.
+func WithCloseTimeout(timeout time.Duration) ClientOption {
+	return func(s *settings) { s.closeTimeout = timeout }
+}
+
+// WithLogger sets where lost consume streams, and what goes wrong in workers, are reported;
+// slog.Default() unless set.
 func WithLogger(logger *slog.Logger) ClientOption {
 	return func(s *settings) { s.logger = logger }
 }
@@ -170,9 +199,12 @@ func WithIdempotencyKey(key string) EnqueueOption {
 }
 
 type consumeSettings struct {
+	queue             string
 	maxInFlight       uint32
 	batchSize         uint32
 	visibilityTimeout time.Duration
+	extendsLeases     bool
+	isWorkers         bool
 }
 
 // ConsumeOption is a choice about one consumer, for Client.Consume.
@@ -182,14 +214,20 @@ type consumeOption func(*consumeSettings)
 
 func (o consumeOption) toConsume(s *consumeSettings) { o(s) }
 
-// WithMaxInFlight sets the most messages leased to the consumer at a time; 256 unless set.
+// WithMaxInFlight sets the most messages leased to the consumer at a time; 64 unless set.
 func WithMaxInFlight(count uint32) ConsumeOption {
 	return consumeOption(func(s *consumeSettings) { s.maxInFlight = count })
 }
 
-// WithBatchSize sets the most messages that arrive together; 100 unless set.
+// WithBatchSize sets the most messages that arrive together; 32 unless set.
 func WithBatchSize(count uint32) ConsumeOption {
 	return consumeOption(func(s *consumeSettings) { s.batchSize = count })
+}
+
+// WithLeaseExtension says whether the leases of messages that wait in the consumer are extended;
+// they are unless set. What was handed out is the application's to extend.
+func WithLeaseExtension(isOn bool) ConsumeOption {
+	return consumeOption(func(s *consumeSettings) { s.extendsLeases = isOn })
 }
 
 type receiveSettings struct {
@@ -210,16 +248,18 @@ func WithWait(wait time.Duration) ReceiveOption {
 	return receiveOption(func(s *receiveSettings) { s.wait = wait })
 }
 
-// LeaseOption is a choice about leases, for Client.Consume and Client.Receive.
+// LeaseOption is a choice about leases, for Client.Consume, Client.Receive and workers.
 type LeaseOption interface {
 	ConsumeOption
 	ReceiveOption
+	WorkerOption
 }
 
 type leaseOption time.Duration
 
 func (o leaseOption) toConsume(s *consumeSettings) { s.visibilityTimeout = time.Duration(o) }
 func (o leaseOption) toReceive(s *receiveSettings) { s.visibilityTimeout = time.Duration(o) }
+func (o leaseOption) toWorker(s *workerSettings)   { s.visibilityTimeout = time.Duration(o) }
 
 // WithVisibilityTimeout sets how long each lease lasts; the queue decides unless set.
 func WithVisibilityTimeout(timeout time.Duration) LeaseOption { return leaseOption(timeout) }
@@ -228,6 +268,7 @@ type nackSettings struct {
 	retryAfter    time.Duration
 	hasRetryAfter bool
 	throttleKey   string
+	isDeadLetter  bool
 }
 
 // NackOption is a choice about one nack.
@@ -243,4 +284,10 @@ func WithRetryAfter(delay time.Duration) NackOption {
 // anybody, until then.
 func WithThrottledKey(key string) NackOption {
 	return func(s *nackSettings) { s.throttleKey = key }
+}
+
+// WithDeadLetter says that trying again would not help: the message becomes a dead letter at once,
+// whatever attempts are left. It excludes WithRetryAfter.
+func WithDeadLetter() NackOption {
+	return func(s *nackSettings) { s.isDeadLetter = true }
 }

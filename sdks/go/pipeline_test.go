@@ -127,7 +127,7 @@ func TestAnErrorIsThatOfTheCallAndTheStreamGoesOn(t *testing.T) {
 		b := startBroker(t)
 		b.script("AckBatch", replyWith(refused))
 		client := newClient(t, b.target, fila.WithAPIKey("secret-key"))
-		err := client.Ack(t.Context(), "orders", "m", "t")
+		err := client.Ack(t.Context(), "orders", "m", "")
 		var got *fila.Error
 		if !errors.As(err, &got) {
 			t.Fatal(err)
@@ -136,7 +136,7 @@ func TestAnErrorIsThatOfTheCallAndTheStreamGoesOn(t *testing.T) {
 		b.scriptPipelines(unknown)
 		b.script("AckBatch", refuse(got.Code, text, reason))
 		unary := newClient(t, b.target, fila.WithAPIKey("secret-key"))
-		err = unary.Ack(t.Context(), "orders", "m", "t")
+		err = unary.Ack(t.Context(), "orders", "m", "")
 		want := wantKind(t, err, got.Kind)
 		equal(t, "text", got.Message, want.Message)
 		equal(t, "code", got.Code, want.Code)
@@ -145,7 +145,7 @@ func TestAnErrorIsThatOfTheCallAndTheStreamGoesOn(t *testing.T) {
 		equal(t, "message", got.MessageID, "m")
 
 		b.script("AckBatch", settleAll)
-		check(t, client.Ack(t.Context(), "orders", "m", "t"))
+		check(t, client.Ack(t.Context(), "orders", "m", ""))
 		equal(t, "streams", len(b.seenOf("Pipeline")), 2) // The other is the second client's.
 	}
 }
@@ -396,7 +396,7 @@ func TestCloseHalfClosesAndLeavesNothingBehind(t *testing.T) {
 func TestCloseEndsCallsOfABrokerThatDoesNotAnswer(t *testing.T) {
 	b := startBroker(t)
 	b.scriptPipelines(idle)
-	client := newClient(t, b.target)
+	client := newClient(t, b.target, fila.WithCloseTimeout(0))
 	first := enqueueing(t.Context(), client, "x")
 	b.waitForCalls("Pipeline", 1)
 	begun := time.Now()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 
-// From Go values to requests of the contract, and back. No I/O.
+// From Go values to requests of the contract, and back. No I/O. The functions that make items leave
+// them unencoded: a call that has to wait for room waits before that.
 //
 // Every batch request of the contract is one repeated field with the number 1, and on the wire a
 // repeated field is its elements one after the other. So an item is encoded once, by the caller
@@ -12,6 +13,7 @@ package fila
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -90,17 +92,18 @@ func enqueueItem(m *EnqueueMessage, trace map[string]string) (item, error) {
 		TtlMs:          ttlMS,
 		IdempotencyKey: m.IdempotencyKey,
 	}
-	encoded, err := newItem(request, about)
-	encoded.isRepeatable = m.IdempotencyKey != ""
-	return encoded, err
+	what := plainItem(request, about)
+	what.isRepeatable = m.IdempotencyKey != ""
+	return what, nil
 }
 
-func ackItem(about subject, token string, frameSize int) (item, error) {
-	what, err := newItem(&filapb.AckRequest{
+func ackItem(about subject, token string, frameSize int) item {
+	what := plainItem(&filapb.AckRequest{
 		Queue: about.queue, MessageId: about.messageID, LeaseToken: token,
 	}, about)
 	what.leaseToken, what.frameSize = token, frameSize
-	return what, err
+	what.isRepeatable, what.done = token != "", ackDone
+	return what
 }
 
 func nackItem(about subject, token, why string, options []NackOption) (item, error) {
@@ -114,6 +117,7 @@ func nackItem(about subject, token, why string, options []NackOption) (item, err
 		Error:       why,
 		LeaseToken:  token,
 		ThrottleKey: chosen.throttleKey,
+		DeadLetter:  chosen.isDeadLetter,
 	}
 	if chosen.hasRetryAfter {
 		retryAfterMS, err := milliseconds("retry after", chosen.retryAfter, about)
@@ -122,7 +126,9 @@ func nackItem(about subject, token, why string, options []NackOption) (item, err
 		}
 		request.RetryAfterMs = &retryAfterMS
 	}
-	return newItem(request, about)
+	what := plainItem(request, about)
+	what.isRepeatable, what.done = token != "", nackDone
+	return what, nil
 }
 
 func extendItem(about subject, token string, lease time.Duration) (item, error) {
@@ -130,9 +136,11 @@ func extendItem(about subject, token string, lease time.Duration) (item, error) 
 	if err != nil {
 		return item{}, err
 	}
-	return newItem(&filapb.LeaseExtension{
+	what := plainItem(&filapb.LeaseExtension{
 		Queue: about.queue, MessageId: about.messageID, LeaseToken: token, ExtendMs: extendMS,
 	}, about)
+	what.isRepeatable = token != ""
+	return what, nil
 }
 
 // releaseItem gives back a message that nobody has seen: it is ready at once and no attempt is
@@ -140,31 +148,80 @@ func extendItem(about subject, token string, lease time.Duration) (item, error) 
 func releaseItem(m *filapb.Message) (item, error) {
 	about := subject{queue: m.GetMetadata().GetQueueId(), messageID: m.GetId()}
 	options := []NackOption{WithRetryAfter(0)}
-	return nackItem(about, m.GetMetadata().GetLeaseToken(), "", options)
+	what, err := nackItem(about, m.GetMetadata().GetLeaseToken(), "", options)
+	if err != nil {
+		return item{}, err
+	}
+	return what, what.encode()
 }
 
 // item is one element of a batch: its bytes on the wire, and what an error about it names.
 type item struct {
-	data  []byte
-	about subject
+	// request is what data is made of, and body how large it is; nil once it was. size is that of
+	// data.
+	request proto.Message
+	body    int
+	data    []byte
+	size    int
+	about   subject
 	// isRepeatable allows to send it again after a failure that leaves open if it was applied.
 	isRepeatable bool
+	// wasSent says that an earlier request with it left that open.
+	wasSent bool
+	// done is the errors that then say that the earlier request was applied.
+	done []error
 	// leaseToken is of an ack: that of its delivery. frameSize is how many messages came together
 	// with it; 0 if nobody knows.
 	leaseToken string
 	frameSize  int
 }
 
-func newItem(request proto.Message, about subject) (item, error) {
-	size := proto.Size(request)
-	data := make([]byte, 0, protowire.SizeTag(1)+protowire.SizeBytes(size))
-	data = protowire.AppendTag(data, 1, protowire.BytesType)
-	data = protowire.AppendVarint(data, uint64(size))
-	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(data, request)
-	if err != nil {
-		return item{}, unencodable(badText(request.ProtoReflect()), about)
+// What an ack wanted is that the message is gone. A nack may have led to that, too, or to another
+// delivery; after an ack, another delivery means that the ack came too late.
+var (
+	ackDone  = []error{ErrMessageNotFound}
+	nackDone = []error{ErrMessageNotFound, ErrLeaseExpired}
+)
+
+// settled is what an answer means for the item: nothing went wrong if the error only says that an
+// earlier request was applied.
+func (i *item) settled(err error) error {
+	if err == nil || !i.wasSent {
+		return err
 	}
-	return item{data: data, about: about}, nil
+	for _, each := range i.done {
+		if errors.Is(err, each) {
+			return nil
+		}
+	}
+	return err
+}
+
+// newItem is an item that is encoded already.
+func newItem(request proto.Message, about subject) (item, error) {
+	what := plainItem(request, about)
+	err := what.encode()
+	return what, err
+}
+
+// plainItem is one that is not, and knows only how large it will be.
+func plainItem(request proto.Message, about subject) item {
+	body := proto.Size(request)
+	size := protowire.SizeTag(1) + protowire.SizeBytes(body)
+	return item{request: request, body: body, size: size, about: about}
+}
+
+// encode turns the request into bytes.
+func (i *item) encode() error {
+	data := make([]byte, 0, i.size)
+	data = protowire.AppendTag(data, 1, protowire.BytesType)
+	data = protowire.AppendVarint(data, uint64(i.body))
+	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(data, i.request)
+	if err != nil {
+		return unencodable(badText(i.request.ProtoReflect()), i.about)
+	}
+	i.data, i.request = data, nil
+	return nil
 }
 
 // join fills a batch request with the items. Fields that a message does not know are written as

@@ -34,6 +34,9 @@ var operations = map[string]func(*driver, context.Context, *request) (object, er
 	"settle":  (*driver).settle,
 	"process": (*driver).process,
 	"cancel":  (*driver).cancel,
+
+	"handled":     (*driver).handled,
+	"stop_worker": (*driver).stopWorker,
 }
 
 // Operations with one.
@@ -41,6 +44,10 @@ var calls = map[string]func(*driver, context.Context, *fila.Client, *request) (o
 	"close": func(_ *driver, _ context.Context, c *fila.Client, _ *request) (object, error) {
 		return object{}, c.Close()
 	},
+	"flush": func(_ *driver, ctx context.Context, c *fila.Client, _ *request) (object, error) {
+		return object{}, c.Flush(ctx)
+	},
+	"work":                 (*driver).work,
 	"enqueue":              (*driver).enqueue,
 	"enqueue_many":         (*driver).enqueueMany,
 	"enqueue_concurrently": (*driver).enqueueConcurrently,
@@ -201,6 +208,9 @@ func (d *driver) consume(
 	if r.BatchSize != nil {
 		options = append(options, fila.WithBatchSize(*r.BatchSize))
 	}
+	if r.ExtendLeases != nil {
+		options = append(options, fila.WithLeaseExtension(*r.ExtendLeases))
+	}
 	options = append(options, fila.WithVisibilityTimeout(millis(r.VisibilityTimeoutMS)))
 	// The consumer outlives this request, and keeps its span.
 	opened, err := c.Consume(context.WithoutCancel(ctx), r.Queue, options...)
@@ -284,6 +294,9 @@ func (r *request) nackOptions() []fila.NackOption {
 	options := []fila.NackOption{fila.WithThrottledKey(r.ThrottleKey)}
 	if r.RetryAfterMS != nil {
 		options = append(options, fila.WithRetryAfter(millis(*r.RetryAfterMS)))
+	}
+	if r.DeadLetter {
+		options = append(options, fila.WithDeadLetter())
 	}
 	return options
 }

@@ -28,6 +28,7 @@ type driver struct {
 	underWay  map[key]context.CancelFunc
 	clients   map[key]*fila.Client
 	consumers map[key]*consumer
+	workers   map[key]*worker
 }
 
 func main() {
@@ -41,6 +42,7 @@ func main() {
 		underWay:  map[key]context.CancelFunc{},
 		clients:   map[key]*fila.Client{},
 		consumers: map[key]*consumer{},
+		workers:   map[key]*worker{},
 	}
 	var requests sync.WaitGroup
 	lines := bufio.NewReader(os.Stdin)

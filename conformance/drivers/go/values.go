@@ -36,6 +36,7 @@ type request struct {
 	Op        string `json:"op"`
 	Client    key    `json:"client"`
 	Consumer  key    `json:"consumer"`
+	Worker    key    `json:"worker"`
 	TimeoutMS *int64 `json:"timeout_ms"`
 
 	// Target is an address for connect and a request's id for cancel.
@@ -50,6 +51,11 @@ type request struct {
 	MaxInFlight         *uint32 `json:"max_in_flight"`
 	BatchSize           *uint32 `json:"batch_size"`
 	VisibilityTimeoutMS int64   `json:"visibility_timeout_ms"`
+	ExtendLeases        *bool   `json:"extend_leases"`
+	Concurrency         *uint32 `json:"concurrency"`
+	Prefetch            *uint32 `json:"prefetch"`
+	HandlerTimeoutMS    int64   `json:"handler_timeout_ms"`
+	GraceMS             *int64  `json:"grace_ms"`
 	Max                 int     `json:"max"`
 	WaitMS              int64   `json:"wait_ms"`
 	MaxMessages         uint32  `json:"max_messages"`
@@ -63,6 +69,7 @@ type request struct {
 	Error            string   `json:"error"`
 	RetryAfterMS     *int64   `json:"retry_after_ms"`
 	ThrottleKey      string   `json:"throttle_key"`
+	DeadLetter       bool     `json:"dead_letter"`
 	MS               int64    `json:"ms"`
 
 	Settings map[string]json.RawMessage `json:"settings"`

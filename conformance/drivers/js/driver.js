@@ -6,7 +6,14 @@
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Client, FilaError, VERSION, processing } from "@fila/client";
+import {
+  Backpressure,
+  Client,
+  DeadLetter,
+  FilaError,
+  VERSION,
+  processing,
+} from "@fila/client";
 import { ROOT_CONTEXT, SpanKind, context, createTraceState, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 
@@ -15,6 +22,7 @@ const TIMED_OUT = Symbol("timed out");
 
 const clients = new Map();
 const consumers = new Map();
+const workers = new Map();
 // Requests under way by id, and what cancels them.
 const running = new Map();
 
@@ -126,6 +134,68 @@ async function settle(message, { how, error, ms }, options) {
   return {};
 }
 
+/** A worker, and what its handler has done so far. */
+class Work {
+  #handled = [];
+  #batches = [];
+  #running = 0;
+  #mostRunning = 0;
+  #waiting = new Set();
+
+  constructor(client, queue, options) {
+    const handle = (subject, { signal }) => this.#handle([subject].flat(), signal);
+    this.worker = client.worker(queue, handle, options);
+    this.ended = this.worker.run({ signals: false });
+    this.ended.catch(() => undefined);
+  }
+
+  async #handle(messages, signal) {
+    this.#running += 1;
+    this.#mostRunning = Math.max(this.#mostRunning, this.#running);
+    this.#batches.push(messages.length);
+    try {
+      await this.#obey(messages, signal);
+    } finally {
+      this.#running -= 1;
+      for (const { id, payload, attemptCount } of messages) {
+        const text = payload.toString("base64");
+        this.#handled.push({ message_id: id, payload: text, attempt_count: attemptCount });
+      }
+      for (const look of [...this.#waiting]) look();
+    }
+  }
+
+  async #obey(messages, signal) {
+    const [{ payload }] = messages;
+    const told = camel(payload.length > 0 ? JSON.parse(payload.toString()) : {});
+    if (told.sleepMs) await sleep(told.sleepMs, undefined, { signal });
+    if (told.then === "fail") throw new Error(told.text);
+    if (told.then === "dead_letter") throw new DeadLetter(told.text);
+    if (told.then === "backpressure") throw new Backpressure(told);
+    if (told.then === "ack") await Promise.all(messages.map((message) => message.ack()));
+    if (told.then === "exit") process.exit(9);
+  }
+
+  async handled(count, waitMs) {
+    const enough = new Promise((resolve) => {
+      const look = () => {
+        if (this.#handled.length < count) return;
+        this.#waiting.delete(look);
+        resolve();
+      };
+      this.#waiting.add(look);
+      look();
+    });
+    await Promise.race([enough, sleep(waitMs)]);
+    return {
+      handled: this.#handled,
+      running: this.#running,
+      most_running: this.#mostRunning,
+      batches: this.#batches,
+    };
+  }
+}
+
 /** Each operation takes the request's fields, its client and its signal. */
 const operations = {
   hello: () => ({
@@ -143,6 +213,8 @@ const operations = {
   },
 
   close: (fields, client) => client.close(),
+
+  flush: ({ timeoutMs }, client, signal) => client.flush({ timeoutMs, signal }),
 
   async enqueue(fields, client, signal) {
     const { queue, headers, payload, ...options } = produced(fields);
@@ -177,6 +249,18 @@ const operations = {
   },
 
   stop: ({ consumer }) => consumers.get(consumer).consumer.close(),
+
+  work({ worker, queue, ...options }, client) {
+    workers.set(worker, new Work(client, queue, options));
+  },
+
+  handled: ({ worker, count = 0, waitMs = 0 }) => workers.get(worker).handled(count, waitMs),
+
+  async stop_worker({ worker }) {
+    const { worker: running, ended } = workers.get(worker);
+    await running.stop();
+    await ended;
+  },
 
   async receive({ queue, ...options }, client, signal) {
     const messages = await client.receive(queue, { ...options, signal });

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from handlers import Workshop
 from operations import Operations, Unsupported, error_of
 
 import fila
@@ -65,6 +66,32 @@ class Sync:
         with ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
             work = [pool.submit(attempt, call, contextvars.copy_context()) for call in calls]
             return [item.result() for item in work]
+
+    def handler(self, shop: Workshop) -> Callable[[Any], Any]:
+        return shop.handle
+
+    def start(self, worker: Any) -> Callable[[], Any]:
+        """Runs a worker; what is returned waits for its end and raises what it failed with."""
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                worker.run()
+            except Exception as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+
+        def end() -> None:
+            thread.join()
+            if failures:
+                raise failures[0]
+
+        return end
+
+    async def blocking(self, wait: Callable[[], Any]) -> Any:
+        return wait()
 
     def reader(self, consumer: Any) -> "Pump":
         return Pump(consumer)
@@ -149,6 +176,21 @@ class Async:
     async def gather(self, calls: list[Callable[[], Any]]) -> list[Any]:
         tasks = [asyncio.ensure_future(call()) for call in calls]
         return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def handler(self, shop: Workshop) -> Callable[[Any], Any]:
+        return shop.handle_async
+
+    def start(self, worker: Any) -> Callable[[], Any]:
+        """Runs a worker; what is returned waits for its end and raises what it failed with."""
+        task = asyncio.create_task(worker.run(signals=False))
+
+        async def end() -> None:
+            await task
+
+        return end
+
+    async def blocking(self, wait: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(wait)
 
     def reader(self, consumer: Any) -> "Reader":
         return Reader(consumer)

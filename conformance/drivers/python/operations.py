@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from handlers import Workshop
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -61,6 +62,7 @@ class Operations:
         self._clients: dict[str, Any] = {}
         self._consumers: dict[str, Any] = {}
         self._readers: dict[str, Any] = {}
+        self._workshops: dict[str, Workshop] = {}
         self._delivered: dict[tuple[str, str], Any] = {}
         self._spans = InMemorySpanExporter()
         provider = TracerProvider()
@@ -139,7 +141,7 @@ class Operations:
         return {"message_ids": outcomes}
 
     async def do_consume(self, given: Fields) -> None:
-        names = ("max_in_flight", "batch_size", "visibility_timeout_ms")
+        names = ("max_in_flight", "batch_size", "visibility_timeout_ms", "extend_leases")
         settings = {name: given[name] for name in names if name in given}
         consumer = self._client(given).consume(given["queue"], **settings)
         self._consumers[given["consumer"]] = consumer
@@ -167,6 +169,36 @@ class Operations:
 
     async def do_stop(self, given: Fields) -> None:
         await settled(self._consumers[given["consumer"]].close())
+
+    async def do_flush(self, given: Fields) -> None:
+        await settled(self._client(given).flush(**_timeout(given)))
+
+    async def do_work(self, given: Fields) -> None:
+        client = self._client(given)
+        names = ("concurrency", "batch_size", "prefetch", "visibility_timeout_ms")
+        settings = {name: given[name] for name in names if name in given}
+        for name, option in (("handler_timeout_ms", "handler_timeout"), ("grace_ms", "grace")):
+            if name in given:
+                settings[option] = given[name] / 1000
+        shop = self._workshops[given["worker"]] = Workshop()
+        handler = self._flavour.handler(shop)
+        shop.worker = client.worker(given["queue"], handler, **settings)
+        shop.run = self._flavour.start(shop.worker)
+
+    async def do_handled(self, given: Fields) -> Fields:
+        shop = self._workshops[given["worker"]]
+        seconds = given.get("wait_ms", 0) / 1000
+        found: Fields = await self._flavour.blocking(
+            lambda: shop.wait(given.get("count", 0), seconds)
+        )
+        for handled in found["handled"]:
+            handled["payload"] = b64encode(handled["payload"]).decode()
+        return found
+
+    async def do_stop_worker(self, given: Fields) -> None:
+        shop = self._workshops[given["worker"]]
+        shop.worker.stop()
+        await settled(shop.run())
 
     async def do_receive(self, given: Fields) -> Fields:
         client = self._client(given)

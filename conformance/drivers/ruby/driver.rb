@@ -8,6 +8,7 @@
 require "fila"
 require "json"
 
+require_relative "handled"
 require_relative "span"
 
 # Carries out requests and turns outcomes into replies.
@@ -17,6 +18,8 @@ class Driver
   # takes it for a failure of the call.
   Cancelled = Class.new(Exception) # rubocop:disable Lint/InheritException
   Unsupported = Class.new(StandardError)
+  # What a handler of a worker fails with.
+  Failed = Class.new(StandardError)
   # A consumer, and the messages that it handed out, by id.
   Opened = Struct.new(:consumer, :messages)
 
@@ -25,6 +28,7 @@ class Driver
     @lock = Mutex.new
     @clients = {}
     @consumers = {}
+    @workers = {}
     @requests = {}
   end
 
@@ -138,6 +142,11 @@ class Driver
     {}
   end
 
+  def op_flush(request)
+    client(request).flush(**options(request))
+    {}
+  end
+
   # --- Producing ---------------------------------------------------------------------------------
 
   def fields(request)
@@ -178,7 +187,7 @@ class Driver
   # --- Consuming ---------------------------------------------------------------------------------
 
   def op_consume(request)
-    named = options(request, :max_in_flight, :batch_size, :visibility_timeout_ms)
+    named = options(request, :max_in_flight, :batch_size, :visibility_timeout_ms, :extend_leases)
     consumer = client(request).consume(request["queue"], **named)
     @lock.synchronize { @consumers[request["consumer"]] = Opened.new(consumer, {}) }
     {}
@@ -233,6 +242,50 @@ class Driver
     { failed_at_ms: milliseconds(failure.failed_at), cause: failure.cause, error: failure.error }
   end
 
+  # --- Working -----------------------------------------------------------------------------------
+
+  def op_work(request)
+    named = options(request, :concurrency, :batch_size, :prefetch, :visibility_timeout_ms)
+    named[:handler_timeout] = seconds(request["handler_timeout_ms"])
+    named[:grace] = seconds(request["grace_ms"])
+    log = Handled.new
+    worker = client(request).worker(request["queue"], **named.compact) do |given|
+      messages = Array(given)
+      log.during(messages) { handle(messages.first) }
+    end
+    thread = Thread.new { worker.run(signals: false) }
+    thread.report_on_exception = false
+    @lock.synchronize { @workers[request["worker"]] = [worker, thread, log] }
+    {}
+  end
+
+  # Does what the message says.
+  def handle(message)
+    asked = message.payload.empty? ? {} : JSON.parse(message.payload)
+    sleep(seconds(asked["sleep_ms"])) if asked["sleep_ms"]
+    case asked["then"]
+    when "fail" then raise Failed, asked["text"]
+    when "dead_letter" then raise Fila::DeadLetter, asked["text"]
+    when "backpressure"
+      raise Fila::Backpressure.new(seconds(asked["retry_after_ms"]),
+                                   throttle_key: asked["throttle_key"])
+    when "ack" then message.ack
+    when "exit" then exit!(9)
+    end
+  end
+
+  def op_handled(request)
+    _, _, log = @lock.synchronize { @workers.fetch(request["worker"]) }
+    log.shown(request["count"], seconds(request["wait_ms"]))
+  end
+
+  def op_stop_worker(request)
+    worker, thread, = @lock.synchronize { @workers.fetch(request["worker"]) }
+    worker.stop
+    thread.value
+    {}
+  end
+
   # --- Settling ----------------------------------------------------------------------------------
 
   def op_ack(request)
@@ -242,7 +295,7 @@ class Driver
 
   def op_nack(request)
     positional = [request["queue"], request["message_id"], request["error"]].compact
-    named = options(request, :lease_token, :retry_after_ms, :throttle_key)
+    named = options(request, :lease_token, :retry_after_ms, :throttle_key, :dead_letter)
     client(request).nack(*positional, **named)
     {}
   end
@@ -260,7 +313,7 @@ class Driver
 
   def op_nack_grant(request)
     positional = [request["queue"], request["lease_token"], request["error"]].compact
-    named = options(request, :except_message_ids, :retry_after_ms, :throttle_key)
+    named = options(request, :except_message_ids, :retry_after_ms, :throttle_key, :dead_letter)
     { "messages" => client(request).nack_grant(*positional, **named) }
   end
 

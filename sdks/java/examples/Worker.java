@@ -2,25 +2,18 @@
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import dev.faisca.fila.ConsumeMessage;
-import dev.faisca.fila.ConsumeOptions;
-import dev.faisca.fila.Consumer;
 import dev.faisca.fila.EnqueueMessage;
 import dev.faisca.fila.FilaClient;
-import dev.faisca.fila.FilaException;
 import dev.faisca.fila.QueueSettings;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.UUID;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
-import java.util.concurrent.Semaphore;
+import java.util.concurrent.CountDownLatch;
 
 /** A worker that runs handlers side by side: failures are retried, hopeless ones dead-lettered. */
 final class Worker {
   private static final int MESSAGES = 20;
-  private static final int HANDLERS = 5;
 
   /** What a real worker does with a message; this one cannot stand the number 13. */
   static void handle(ConsumeMessage message) throws InterruptedException {
@@ -30,23 +23,8 @@ final class Worker {
     }
   }
 
-  static Void work(Consumer consumer, Semaphore settled)
-      throws FilaException, InterruptedException {
-    for (ConsumeMessage message : consumer) {
-      try {
-        handle(message);
-        message.ack();
-      } catch (IllegalArgumentException error) {
-        message.nack(error.getMessage());
-      }
-      settled.release();
-    }
-    return null;
-  }
-
   public static void main(String[] arguments) throws Exception {
     String target = System.getenv().getOrDefault("FILA_ADDR", "127.0.0.1:5555");
-    ExecutorService handlers = Executors.newFixedThreadPool(HANDLERS);
     try (FilaClient client = FilaClient.builder().target(target).build()) {
       String queue = "worker-" + UUID.randomUUID().toString().substring(0, 8);
       // The second failure of a message is its last.
@@ -59,20 +37,16 @@ final class Worker {
       }
       client.enqueueMany(messages);
 
-      Semaphore settled = new Semaphore(0);
-      List<Future<Void>> workers = new ArrayList<>();
-      // No more in flight than there are handlers: what waits should wait at the broker, where
-      // other workers can have it.
-      ConsumeOptions options = ConsumeOptions.DEFAULT.withMaxInFlight(HANDLERS);
-      try (Consumer consumer = client.consume(queue, options)) {
-        for (int number = 0; number < HANDLERS; number++) {
-          workers.add(handlers.submit(() -> work(consumer, settled)));
-        }
-        settled.acquire(MESSAGES + 1); // one of them twice
-      }
-      // Leaving the block closed the consumer, which ends the workers.
-      for (Future<Void> worker : workers) {
-        worker.get();
+      // A worker that runs for ever would end with run() in place of start(), and needs no latch.
+      CountDownLatch settled = new CountDownLatch(MESSAGES + 1); // one of them twice
+      try (var worker =
+          client
+              .worker(queue, Worker::handle)
+              .concurrency(5)
+              .onEvent(event -> settled.countDown())
+              .build()) {
+        worker.start();
+        settled.await();
       }
 
       ConsumeMessage letter = client.receive(deadLetters, 1, Duration.ofSeconds(2)).get(0);
@@ -81,8 +55,6 @@ final class Worker {
       System.out.println("message " + payload + " is a dead letter: " + letter.lastError());
       letter.ack();
       client.deleteQueue(queue);
-    } finally {
-      handlers.shutdown();
     }
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// A worker that runs handlers side by side: failures are retried, hopeless ones dead-lettered.
+// A worker runs handlers side by side: returning acks, throwing nacks, and what fails too often is
+// dead-lettered.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -23,27 +24,17 @@ async function handle(message) {
   if (message.payload.toString() === "13") throw new RangeError("unlucky number");
 }
 
-// No more in flight than there are handlers: what waits should wait at the broker, where other
-// workers can have it.
-const consumer = client.consume(queue, { maxInFlight: HANDLERS });
 let settled = 0;
 
-async function work() {
-  for await (const message of consumer) {
-    try {
-      await handle(message);
-      await message.ack();
-    } catch (error) {
-      if (!(error instanceof RangeError)) throw error;
-      await message.nack(error.message);
-    }
+const worker = client.worker(queue, handle, {
+  concurrency: HANDLERS,
+  onEvent: () => {
     settled += 1;
-    // One of them comes twice. Closing the consumer ends the other loops too.
-    if (settled === MESSAGES + 1) await consumer.close();
-  }
-}
-
-await Promise.all(Array.from({ length: HANDLERS }, work));
+    // One of them comes twice. Then it is done; SIGTERM and SIGINT would stop it, too.
+    if (settled === MESSAGES + 1) worker.stop();
+  },
+});
+await worker.run();
 
 const [letter] = await client.receive(deadLetters, { waitMs: 2_000 });
 console.log(`${MESSAGES - 1} messages were processed`);

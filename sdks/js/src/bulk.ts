@@ -9,7 +9,7 @@ import { currentTrace } from "./tracing.js";
 import { ackFrames } from "./grants.js";
 import type { Send } from "./grants.js";
 import type { Pipelines } from "./pipeline.js";
-import { ACK, join, outcomes, split } from "./wire.js";
+import { ACK, afterRepeat, join, outcomes, split } from "./wire.js";
 import type { Batch, Item } from "./wire.js";
 
 /** Sends all items and returns one outcome for each, in order. */
@@ -51,17 +51,24 @@ export async function ackMany(
   pipelines.connection.checkOpen();
   options.signal?.throwIfAborted();
   const trace = currentTrace();
+  let isRepeat = false;
+  const onRepeat = (): void => {
+    isRepeat = true;
+  };
   const settle: Send = async (rpc, grants) => {
     const found = [];
     for (const batch of split(grants)) {
-      found.push(...(await sendBatch(pipelines, rpc, batch, trace, options)));
+      found.push(...(await sendBatch(pipelines, rpc, batch, trace, options, onRepeat)));
     }
     return found;
   };
+  const send: Send = async (rpc, acks) => {
+    const found = await sendMany(pipelines, rpc, acks, options);
+    // Of a frame that was sent twice what is not there was settled the first time.
+    return isRepeat ? found.map((outcome) => afterRepeat(rpc, outcome)) : found;
+  };
   try {
-    return await ackFrames(pipelines.connection, items, ACK, settle, (rpc, acks) =>
-      sendMany(pipelines, rpc, acks, options),
-    );
+    return await ackFrames(pipelines.connection, items, ACK, settle, send);
   } catch (error) {
     if (!(error instanceof FilaError)) throw error;
     return refused(items, error, error.message);
@@ -74,15 +81,23 @@ async function sendBatch<T>(
   batch: Item[],
   trace: ReturnType<typeof currentTrace>,
   options: CallOptions,
+  onRepeat?: () => void,
 ): Promise<(T | FilaError)[]> {
   const request = join(batch);
   const { signal } = options;
+  let attempts = 0;
   const results = await pipelines.connection.retrying(
-    (timeoutMs) => pipelines.send(rpc, request, { timeoutMs, trace, signal }),
+    (timeoutMs) => {
+      attempts += 1;
+      return pipelines.send(rpc, request, { timeoutMs, trace, signal });
+    },
     batch.every((item) => item.isRepeatable),
     options,
   );
-  return outcomes(rpc, results, batch);
+  const found = outcomes(rpc, results, batch);
+  if (attempts === 1) return found;
+  onRepeat?.();
+  return found.map((outcome) => afterRepeat(rpc, outcome));
 }
 
 function refused(batch: readonly Item[], failure: FilaError, text: string): FilaError[] {

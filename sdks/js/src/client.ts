@@ -21,29 +21,41 @@ import type {
   ThrottleOptions,
   ThrottlePage,
 } from "./admin.js";
-import { ackMany, sendMany } from "./bulk.js";
-import { Coalescer } from "./coalesce.js";
-import { Connection } from "./connection.js";
+import { required } from "./arguments.js";
+import { Backlog } from "./backlog.js";
+import { sendMany } from "./bulk.js";
+import { Connection, tooLate } from "./connection.js";
 import { Consumer } from "./consumer.js";
+import type { Base, Opening } from "./consumer.js";
 import { FilaError } from "./errors.js";
 import { ReceiveResponse } from "./gen/fila/v1/service.js";
 import * as grants from "./grants.js";
 import type { ExtendGrantOptions, GrantOptions, NackGrantOptions, Settled } from "./grants.js";
-import { ConsumeMessage, EnqueueResult } from "./message.js";
+import type { BatchHandler, BatchWorkerOptions, Handler, WorkerOptions } from "./handler.js";
+import { Frame, Leases } from "./leases.js";
+import { EnqueueResult, settled } from "./message.js";
 import type {
+  ConsumeMessage,
   Delivery,
   EnqueueMessage,
   Headers,
   MessageOptions,
   NackOptions,
-  Settler,
 } from "./message.js";
-import { DEFAULT_TARGET } from "./options.js";
+import {
+  DEFAULT_BUFFERED_BYTES_MAX,
+  DEFAULT_CLOSE_TIMEOUT_MS,
+  DEFAULT_TARGET,
+  checkedBytes,
+  checkedMs,
+} from "./options.js";
 import type { CallOptions, ClientOptions, ConsumeOptions } from "./options.js";
 import { Pipelines } from "./pipeline.js";
 import type { QueueConfig, QueueSettings } from "./settings.js";
+import { Singles } from "./singles.js";
 import { currentTrace } from "./tracing.js";
 import * as wire from "./wire.js";
+import { Worker } from "./worker.js";
 
 /** Options of `enqueue`. */
 export interface EnqueueOptions extends MessageOptions, CallOptions {}
@@ -79,23 +91,35 @@ export interface ExtendOptions extends LeaseOptions {
 export class Client {
   readonly #connection: Connection;
   readonly #pipelines: Pipelines;
-  readonly #enqueues: Coalescer<EnqueueResult>;
-  readonly #acks: Coalescer<null>;
-  readonly #nacks: Coalescer<null>;
-  readonly #extensions: Coalescer<Date>;
+  readonly #backlog: Backlog;
+  readonly #singles: Singles;
+  readonly #base: Base;
   readonly #consumers = new Set<Consumer>();
+  readonly #closeTimeoutMs: number;
   #closing: Promise<void> | null = null;
 
   constructor(target: string = DEFAULT_TARGET, options: ClientOptions = {}) {
+    const {
+      maxBufferedBytes = DEFAULT_BUFFERED_BYTES_MAX,
+      closeTimeoutMs = DEFAULT_CLOSE_TIMEOUT_MS,
+    } = options;
+    this.#backlog = new Backlog(checkedBytes("maxBufferedBytes", maxBufferedBytes));
+    this.#closeTimeoutMs = checkedMs("closeTimeoutMs", closeTimeoutMs);
     this.#connection = new Connection(target, options);
     this.#pipelines = new Pipelines(this.#connection);
-    this.#enqueues = new Coalescer(wire.ENQUEUE, this.#pipelines);
-    this.#acks = new Coalescer(wire.ACK, this.#pipelines);
-    this.#nacks = new Coalescer(wire.NACK, this.#pipelines);
-    this.#extensions = new Coalescer(wire.EXTEND, this.#pipelines);
+    this.#singles = new Singles(this.#pipelines, this.#backlog);
+    this.#base = {
+      connection: this.#connection,
+      settler: this.#singles,
+      leases: new Leases(this.#pipelines),
+    };
   }
 
-  /** Ends consumers, without an error, and calls under way. Harmless twice. */
+  /**
+   * Refuses further calls, ends consumers, without an error, and waits until enqueues and
+   * settlements that were begun are answered, up to `closeTimeoutMs`. What is left is cut off and
+   * rejects with a ClientClosedError. Harmless twice.
+   */
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
@@ -107,8 +131,23 @@ export class Client {
 
   async #close(): Promise<void> {
     this.#connection.refuse();
-    await Promise.all([...this.#consumers].map((consumer) => consumer.close()));
+    await Promise.all([
+      ...Array.from(this.#consumers, (consumer) => consumer.close()),
+      this.#closeTimeoutMs > 0 && this.#backlog.answered(this.#closeTimeoutMs),
+    ]);
+    this.#base.leases.close();
     this.#connection.close();
+  }
+
+  /**
+   * Waits until every enqueue, ack, nack and extension that was begun before has been answered,
+   * whatever the answer.
+   */
+  async flush({ timeoutMs, signal }: CallOptions = {}): Promise<void> {
+    this.#connection.checkOpen();
+    const limitMs = this.#connection.milliseconds(timeoutMs);
+    if (await this.#backlog.answered(limitMs, signal)) return;
+    throw tooLate("calls that were begun before are not answered yet");
   }
 
   // --- Produce -----------------------------------------------------------------------------------
@@ -125,13 +164,8 @@ export class Client {
     payload?: Uint8Array | null,
     options: EnqueueOptions = {},
   ): Promise<string> {
-    const item = wire.enqueueItem({ ...options, queue, headers, payload }, currentTrace());
-    const { messageId } = await this.#connection.retrying(
-      (remainingMs) => this.#enqueues.submit(item, remainingMs, options.signal),
-      item.isRepeatable,
-      options,
-    );
-    return messageId;
+    const message = { ...options, queue, headers, payload };
+    return (await this.#singles.enqueue(message, options)).messageId;
   }
 
   /**
@@ -148,7 +182,7 @@ export class Client {
   ): Promise<EnqueueResult[]> {
     const trace = currentTrace();
     const items = map(messages, (message) => wire.enqueueItem(message, trace));
-    const found = await sendMany(this.#pipelines, wire.ENQUEUE, items, options);
+    const found = await this.#sendMany(wire.ENQUEUE, items, options);
     return found.map((outcome) =>
       outcome instanceof EnqueueResult ? outcome : new EnqueueResult("", false, outcome),
     );
@@ -161,12 +195,33 @@ export class Client {
    * (const message of client.consume(queue))`. An unknown queue is reported by the first iteration.
    */
   consume(queue: string, options: ConsumeOptions = {}): Consumer {
+    return this.#open(queue, options);
+  }
+
+  #open(queue: string, options: Opening): Consumer {
     this.#connection.checkOpen();
-    const consumer = new Consumer(this.#settler, this.#connection, queue, options, (closed) =>
-      this.#consumers.delete(closed),
-    );
+    const forget = (closed: Consumer) => this.#consumers.delete(closed);
+    const consumer = new Consumer(this.#base, queue, options, forget);
     this.#consumers.add(consumer);
     return consumer;
+  }
+
+  /**
+   * A worker, which handles messages until it is stopped: `await client.worker(queue, handler)
+   * .run()`. What the handler does decides what becomes of a message: returning acks it, throwing
+   * nacks it, `Backpressure` puts it off and `DeadLetter` gives it up. With `batchSize` the handler
+   * gets a list.
+   */
+  worker(queue: string, handler: Handler, options?: WorkerOptions): Worker;
+  worker(queue: string, handler: BatchHandler, options: BatchWorkerOptions): Worker;
+  worker(
+    queue: string,
+    handler: Handler | BatchHandler,
+    options: WorkerOptions | BatchWorkerOptions = {},
+  ): Worker {
+    required("queue", queue);
+    const open = (opening: Opening) => this.#open(queue, opening);
+    return new Worker({ ...this.#base, open }, handler, options);
   }
 
   /** Leases up to `maxMessages`, waiting up to `waitMs` for the first; may return none. */
@@ -175,10 +230,9 @@ export class Client {
     const call = {
       method: wire.RECEIVE,
       request: wire.receiveRequest(queue, maxMessages, waitMs, visibilityTimeoutMs),
-      decode: (bytes: Buffer) =>
-        ReceiveResponse.decode(bytes).messages.map(
-          (raw, _, all) => new ConsumeMessage(raw, this.#settler, all.length),
-        ),
+      decode: (bytes: Buffer) => [
+        ...new Frame(ReceiveResponse.decode(bytes).messages, this.#singles).messages,
+      ],
       queue,
     };
     // The broker may use all of the wait before it begins to answer.
@@ -190,11 +244,11 @@ export class Client {
    * Reports that a leased message was processed; it is gone.
    *
    * Rejects with MessageNotFoundError when it is not leased, and with LeaseExpiredError when the
-   * token is of an earlier delivery. Never sent twice: after UnavailableError the message is gone,
-   * or comes back when its lease ends.
+   * token is of an earlier delivery. With its token it is sent again while the broker is away, up
+   * to the deadline; after UnavailableError the message is gone, or comes back when its lease ends.
    */
   async ack(queue: string, messageId: string, options: LeaseOptions = {}): Promise<void> {
-    await this.#settler.ack(delivery(queue, messageId, options), options);
+    await this.#singles.ack(delivery(queue, messageId, options), options);
   }
 
   /**
@@ -205,7 +259,7 @@ export class Client {
     messages: Iterable<Delivery>,
     options: CallOptions = {},
   ): Promise<(FilaError | null)[]> {
-    return ackMany(this.#pipelines, Array.from(messages, wire.ackItem), options);
+    return this.#singles.ackMany(settled(messages), options);
   }
 
   /**
@@ -242,7 +296,7 @@ export class Client {
   }
 
   async #settleGrant(item: wire.Item, options: CallOptions): Promise<Settled> {
-    const [outcome] = await sendMany(this.#pipelines, grants.SETTLE, [item], options);
+    const [outcome] = await this.#sendMany(grants.SETTLE, [item], options);
     if (outcome instanceof FilaError) throw outcome;
     return outcome as Settled;
   }
@@ -260,7 +314,7 @@ export class Client {
     error = "",
     options: NackOptions & LeaseOptions = {},
   ): Promise<void> {
-    await this.#settler.nack(delivery(queue, messageId, options), error, options);
+    await this.#singles.nack(delivery(queue, messageId, options), error, options);
   }
 
   /** Nacks many messages; null or an error for each, in order. */
@@ -269,31 +323,22 @@ export class Client {
     error = "",
     options: CallOptions = {},
   ): Promise<(FilaError | null)[]> {
-    const items = map(messages, (message) => wire.nackItem(message, error, {}));
-    return sendMany(this.#pipelines, wire.NACK, items, options);
+    const items = map(settled(messages), (message) => wire.nackItem(message, error, {}));
+    return this.#sendMany(wire.NACK, items, options);
   }
 
   /** Prolongs a lease and returns its new end. Fails as `ack` does. */
   async extend(queue: string, messageId: string, options: ExtendOptions = {}): Promise<Date> {
-    return this.#settler.extend(delivery(queue, messageId, options), options.ms, options);
+    return this.#singles.extend(delivery(queue, messageId, options), options.ms, options);
   }
 
-  // What delivered messages are settled through.
-  readonly #settler: Settler = {
-    ack: async (message, { timeoutMs, signal }) => {
-      const item = wire.ackItem(message);
-      await this.#acks.submit(item, this.#connection.milliseconds(timeoutMs), signal);
-    },
-    nack: async (message, error, options) => {
-      const item = wire.nackItem(message, error, options);
-      const timeoutMs = this.#connection.milliseconds(options.timeoutMs);
-      await this.#nacks.submit(item, timeoutMs, options.signal);
-    },
-    extend: async (message, ms, { timeoutMs, signal }) => {
-      const item = wire.extendItem(message, ms);
-      return this.#extensions.submit(item, this.#connection.milliseconds(timeoutMs), signal);
-    },
-  };
+  #sendMany<T>(
+    rpc: wire.Batch<T>,
+    items: Iterable<wire.Item>,
+    options: CallOptions,
+  ): Promise<(T | FilaError)[]> {
+    return this.#backlog.run(() => sendMany(this.#pipelines, rpc, items, options));
+  }
 
   // --- Queues ------------------------------------------------------------------------------------
 

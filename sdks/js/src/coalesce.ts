@@ -121,20 +121,20 @@ export function take<S extends Pick<Seat<unknown>, "item" | "isGone">>(waiting: 
 
 /** Batches the items of one client for one RPC. */
 export class Coalescer<T> {
-  readonly #rpc: Batch<T>;
+  readonly rpc: Batch<T>;
   readonly #pipelines: Pipelines;
   readonly #waiting: Seat<T>[] = [];
   #freeSlots = REQUESTS_UNDER_WAY_MAX;
 
   constructor(rpc: Batch<T>, pipelines: Pipelines) {
-    this.#rpc = rpc;
+    this.rpc = rpc;
     this.#pipelines = pipelines;
   }
 
   /** Sends one item, with others if there are any. Rejects with its error, or the batch's. */
   submit(item: Item, timeoutMs: number, signal?: AbortSignal): Promise<T> {
     return new Promise((resolve, reject) => {
-      this.#pipelines.connection.checkOpen();
+      this.#pipelines.connection.checkUncut();
       signal?.throwIfAborted();
       if (timeoutMs <= 0) throw tooLate(NOT_SENT, subjectOf(item));
       this.#waiting.push(new Seat<T>(item, timeoutMs, signal, resolve, reject));
@@ -173,8 +173,8 @@ export class Coalescer<T> {
       return outcomes(rpc, results, some);
     };
     try {
-      const isAck = (this.#rpc as Batch<unknown>) === ACK;
-      if (!isAck) return await send(this.#rpc, items);
+      const isAck = (this.rpc as Batch<unknown>) === ACK;
+      if (!isAck) return await send(this.rpc, items);
       return await ackFrames(this.#pipelines.connection, items, ACK, send);
     } catch (error) {
       return items.map((item) =>

@@ -4,11 +4,17 @@
 
 import { readFileSync } from "node:fs";
 
-import { Client as GrpcClient, Metadata, credentials, status } from "@grpc/grpc-js";
+import {
+  Client as GrpcClient,
+  Metadata,
+  connectivityState,
+  credentials,
+  status,
+} from "@grpc/grpc-js";
 import type {
   ChannelCredentials,
-  ChannelInterface,
   ChannelOptions,
+  ClientDuplexStream,
   StatusObject,
 } from "@grpc/grpc-js";
 
@@ -27,6 +33,7 @@ import {
 } from "./options.js";
 import type { CallOptions, ClientOptions, TlsOptions } from "./options.js";
 import { FrameStream } from "./stream.js";
+import type { Reader } from "./stream.js";
 import { currentTrace } from "./tracing.js";
 import type { TraceContext } from "./tracing.js";
 import { VERSION } from "./version.js";
@@ -56,14 +63,6 @@ export interface Sending {
   readonly timeoutMs: number;
   readonly trace: TraceContext;
   readonly signal?: AbortSignal | undefined;
-  /** Part of closing, so it is sent although the client is closed for its users. */
-  readonly isFarewell?: boolean;
-}
-
-/** A call that is ready to be started. */
-export interface OpenCall {
-  readonly call: ReturnType<ChannelInterface["createCall"]>;
-  readonly metadata: Metadata;
 }
 
 /** A broker's address with everything that calls to it have in common. */
@@ -75,9 +74,10 @@ export class Connection {
   hasGrants = true;
   readonly #grpc: GrpcClient;
   readonly #apiKey: string | undefined;
-  // What closing has to end: calls under way, and waits before the next attempt.
+  // What is cut off in the end: calls under way, and waits before the next attempt.
   readonly #pending = new Set<() => void>();
   #isClosed = false;
+  #isCut = false;
 
   constructor(target: string, options: ClientOptions) {
     this.timeoutMs = checkedTimeoutMs(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
@@ -91,12 +91,14 @@ export class Connection {
     );
   }
 
-  get isClosed(): boolean {
-    return this.#isClosed;
-  }
-
+  /** What calls of users begin with. */
   checkOpen(): void {
     if (this.#isClosed) throw new ClientClosedError();
+  }
+
+  /** What requests begin with: those that were promised go out while the client closes. */
+  checkUncut(): void {
+    if (this.#isCut) throw new ClientClosedError();
   }
 
   /** A call's deadline: its own, or the client's. */
@@ -106,6 +108,7 @@ export class Connection {
 
   /** Sends one call and reads its answer; again if the broker is away and it is safe. */
   async call<T>(call: Call<T>, options: CallOptions): Promise<T> {
+    this.checkOpen();
     const trace = currentTrace();
     const { signal } = options;
     try {
@@ -126,9 +129,9 @@ export class Connection {
     method: string,
     request: Buffer,
     decode: Decode<R>,
-    { timeoutMs, trace, signal, isFarewell = false }: Sending,
+    { timeoutMs, trace, signal }: Sending,
   ): Promise<R> {
-    if (!isFarewell) this.checkOpen();
+    this.checkUncut();
     signal?.throwIfAborted();
     // gRPC sends such a request, and with luck gets an answer.
     if (timeoutMs <= 0) throw tooLate("the deadline passed before the request was sent");
@@ -137,7 +140,7 @@ export class Connection {
     return await new Promise<R>((resolve, reject) => {
       const call = this.#grpc.makeUnaryRequest(
         method,
-        (bytes: Buffer) => bytes,
+        same,
         decode,
         request,
         metadata,
@@ -154,35 +157,39 @@ export class Connection {
         call.cancel();
       };
       const forget = onAbort(signal, cancel);
-      if (!isFarewell) this.#pending.add(cancel);
+      this.#pending.add(cancel);
     });
   }
 
-  /** Opens a stream of answers, with no deadline; failures come from reading it. */
+  /** Opens a stream of answers, with no deadline. */
   stream<R>(
     method: string,
     request: Buffer,
     decode: Decode<R>,
     subject: Subject,
     waitForReady: boolean,
+    reader: Reader<R>,
   ): FrameStream<R> {
-    const { call, metadata } = this.open(method, currentTrace(), waitForReady);
-    return new FrameStream(call, metadata, request, decode, (ended) =>
-      this.failure(ended, subject),
-    );
-  }
-
-  /** A call with no deadline that is not started yet, and what it has to carry. */
-  open(method: string, trace: TraceContext, waitForReady: boolean): OpenCall {
-    this.checkOpen();
-    const metadata = this.#metadata(trace);
+    this.checkUncut();
+    const metadata = this.#metadata(currentTrace());
     metadata.setOptions({ waitForReady });
-    const call = this.#grpc.getChannel().createCall(method, Infinity, null, null, null);
-    return { call, metadata };
+    const call = this.#grpc.makeServerStreamRequest(method, same, same, request, metadata, {});
+    return new FrameStream(call, decode, (ended) => this.failure(ended, subject), reader);
   }
 
-  /** Calls `act` when the client is closed. Returns what ends the wait; harmless twice. */
-  onRefuse(act: () => void): () => void {
+  /** Opens a stream in both directions, with no deadline. */
+  duplex(method: string): ClientDuplexStream<Buffer, Buffer> {
+    this.checkUncut();
+    return this.#grpc.makeBidiStreamRequest(method, same, same, this.#metadata(undefined), {});
+  }
+
+  /** Whether there is a connection to the broker now. */
+  get isConnected(): boolean {
+    return this.#grpc.getChannel().getConnectivityState(false) === connectivityState.READY;
+  }
+
+  /** Calls `act` when all is cut off. Returns what ends the wait; harmless twice. */
+  onCut(act: () => void): () => void {
     this.#pending.add(act);
     return () => this.#pending.delete(act);
   }
@@ -206,7 +213,7 @@ export class Connection {
     }
   }
 
-  /** Waits; less when the client is closed. Rejects with the signal's reason when that is first. */
+  /** Waits; less when all is cut off. Rejects with the signal's reason when that is first. */
   async pause(ms: number, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted();
     await new Promise<void>((resolve, reject) => {
@@ -225,7 +232,7 @@ export class Connection {
 
   /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
   failure(ended: StatusObject, subject: Subject): FilaError {
-    if (this.#isClosed) return new ClientClosedError("", subject);
+    if (this.#isCut) return new ClientClosedError("", subject);
     const text = this.redacted(ended.details);
     const isSecret = text !== ended.details;
     const reason = ended.metadata.get(REASON_TRAILER)[0]?.toString() ?? null;
@@ -238,15 +245,16 @@ export class Connection {
     return this.#apiKey === undefined ? text : text.replaceAll(this.#apiKey, REDACTED);
   }
 
-  /** Refuses further calls and ends those under way. What is part of closing still goes out. */
+  /** Refuses further calls; those under way, and what they still have to send, go on. */
   refuse(): void {
     this.#isClosed = true;
-    for (const end of [...this.#pending]) end();
   }
 
-  /** Ends the connection. */
+  /** Ends the connection and all that is under way. */
   close(): void {
     this.refuse();
+    this.#isCut = true;
+    for (const end of [...this.#pending]) end();
     this.#grpc.close();
   }
 
@@ -261,6 +269,11 @@ export class Connection {
 /** The error of a deadline that this side has noticed. */
 export function tooLate(text: string, subject: Subject = {}): DeadlineExceededError {
   return new DeadlineExceededError(text, { code: "DEADLINE_EXCEEDED", ...subject });
+}
+
+// Requests and answers are bytes here already.
+function same(bytes: Buffer): Buffer {
+  return bytes;
 }
 
 function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 // A stream of leased messages that outlives its connection.
 //
-//     open --frame--> messages --> application          close() from anywhere ends it
-//      ^                |
+//     open --frames--> unread --> application          close() from anywhere ends it
+//      ^                 |
 //      '-- wait <-- UNAVAILABLE, or the broker ended the stream       any other error is thrown
 //
-// Frames are read only when the application has taken all messages of the one before, so gRPC's
-// flow control and the broker's credit (`maxInFlight`) see how fast it really is. What was sent but
-// never handed out goes back when the consumer is closed: otherwise every restart of a worker would
-// hide those messages until their leases end, and count an attempt that nobody made.
-
-import { debuglog } from "node:util";
+// Frames are read as they come: only then is it known when their leases began. The broker's credit
+// (`maxInFlight`) bounds what waits here. Leases of what waits are kept, and nothing is handed out
+// whose lease has ended. What was never handed out goes back when the consumer is closed: otherwise
+// every restart of a worker would hide those messages until their leases end, and count an attempt
+// that nobody made.
 
 import { onAbort } from "./abort.js";
 import type { Connection } from "./connection.js";
 import { CancelledError, FilaError, UnavailableError } from "./errors.js";
-import type { Message as RawMessage } from "./gen/fila/v1/messages.js";
 import { ConsumeResponse } from "./gen/fila/v1/service.js";
+import { Frame } from "./leases.js";
+import type { Leases } from "./leases.js";
+import { debug, warn } from "./log.js";
 import { ConsumeMessage } from "./message.js";
 import type { Settler } from "./message.js";
 import type { Backoff, ConsumeOptions } from "./options.js";
@@ -24,13 +25,9 @@ import type { FrameStream } from "./stream.js";
 import { CONSUME, NACK, consumeRequest, join, releaseItem, split } from "./wire.js";
 
 // Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown.
-// First come the frames that have arrived, or are about to; then the request that gives all of them
-// back.
+// First come the frames that are about to arrive; then the request that gives all of them back.
 const DRAIN_MS = 50;
 const RELEASE_TIMEOUT_MS = 1_000;
-
-// Shown with NODE_DEBUG=fila.
-const log = debuglog("fila");
 
 /** Decides what the end of a stream means, and how long to wait before the next one. */
 export class Reconnect {
@@ -71,6 +68,26 @@ export class Reconnect {
   }
 }
 
+/** Who waits for messages. */
+interface Waiter {
+  readonly max: number;
+  readonly resolve: (messages: ConsumeMessage[]) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** What consumers of one client share. */
+export interface Base {
+  readonly connection: Connection;
+  readonly settler: Settler;
+  readonly leases: Leases;
+}
+
+/** How a consumer is opened. */
+export interface Opening extends ConsumeOptions {
+  /** Whether leases are kept of what was handed out, too, until somebody releases it. */
+  readonly isHolding?: boolean;
+}
+
 /**
  * Iterates over the messages of a queue as the broker leases them: `for await (const message of
  * client.consume(queue))`. Leaving the loop closes it, and `close()` from anywhere ends the loop.
@@ -80,43 +97,37 @@ export class Reconnect {
  * Several loops may share one consumer; each message goes to one of them.
  */
 export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined> {
-  readonly #settler: Settler;
-  readonly #connection: Connection;
+  readonly #base: Base;
   readonly #queue: string;
   readonly #request: Buffer;
-  readonly #signal: AbortSignal | undefined;
+  readonly #options: Opening;
   readonly #forget: () => void;
   readonly #onClose: (consumer: Consumer) => void;
   readonly #reconnect: Reconnect;
-  // Received and not handed out, oldest last, so that taking one is cheap.
-  #unread: RawMessage[] = [];
-  // Of the frame that is being handed out.
-  #frameSize = 0;
+  // Received and not handed out, oldest first.
+  #unread: ConsumeMessage[] = [];
+  readonly #waiting: Waiter[] = [];
+  #isOpened = false;
   #stream: FrameStream<ConsumeResponse> | null = null;
-  // A read that is under way. All who wait for a message wait for it.
-  #reading: Promise<void> | null = null;
+  // Since the log said so.
+  #isLost = false;
   #waking = new AbortController();
+  // What ended the stream for good, until somebody was told.
+  #failure: { readonly error: unknown } | null = null;
   #isClosed = false;
   #closing: Promise<void> | null = null;
   #isAborted = false;
 
   /** @internal */
-  constructor(
-    settler: Settler,
-    connection: Connection,
-    queue: string,
-    options: ConsumeOptions,
-    onClose: (consumer: Consumer) => void,
-  ) {
-    this.#settler = settler;
-    this.#connection = connection;
+  constructor(base: Base, queue: string, options: Opening, onClose: (consumer: Consumer) => void) {
+    this.#base = base;
     this.#queue = queue;
     this.#request = consumeRequest(queue, options);
-    this.#signal = options.signal;
+    this.#options = options;
     this.#onClose = onClose;
-    this.#reconnect = new Reconnect(connection.backoff);
-    this.#signal?.throwIfAborted();
-    this.#forget = onAbort(this.#signal, () => {
+    this.#reconnect = new Reconnect(base.connection.backoff);
+    options.signal?.throwIfAborted();
+    this.#forget = onAbort(options.signal, () => {
       this.#isAborted = true;
       void this.close();
     });
@@ -128,27 +139,17 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
 
   /** The next message; `done` once the consumer is closed. */
   async next(): Promise<IteratorResult<ConsumeMessage, undefined>> {
-    while (!this.#isClosed) {
-      const raw = this.#unread.pop();
-      if (raw !== undefined) return { done: false, value: this.#message(raw) };
-      this.#reading ??= this.#readFrame().finally(() => {
-        this.#reading = null;
-      });
-      await this.#reading;
-    }
+    const [message] = await this.take(1);
+    if (message !== undefined) return { done: false, value: message };
     if (this.#isAborted) {
       this.#isAborted = false;
       await this.#closing;
-      throw this.#signal?.reason;
+      throw this.#options.signal?.reason;
     }
     return { done: true, value: undefined };
   }
 
   /** What leaving a `for await` loop calls. */
-  #message(raw: RawMessage): ConsumeMessage {
-    return new ConsumeMessage(raw, this.#settler, this.#frameSize);
-  }
-
   async return(): Promise<IteratorResult<ConsumeMessage, undefined>> {
     await this.close();
     return { done: true, value: undefined };
@@ -164,95 +165,178 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
     return this.close();
   }
 
-  #ended(): void {
-    this.#isClosed = true;
-    this.#forget();
-    this.#onClose(this);
+  /**
+   * Up to so many messages of what is there, or the first that comes; none once it is closed.
+   * @internal
+   */
+  take(max: number): Promise<ConsumeMessage[]> {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ max, resolve, reject });
+      this.#serve();
+      if (this.#isOpened || this.#isClosed) return;
+      this.#isOpened = true;
+      this.#open();
+    });
   }
 
-  async #close(): Promise<void> {
-    this.#ended();
-    this.#waking.abort();
-    // A read under way means that all frames before it were taken.
-    if (this.#reading === null) await this.#drain();
-    this.#stream?.cancel();
-    await this.#reading?.catch(() => undefined);
-    await this.#release();
-  }
-
-  async #readFrame(): Promise<void> {
-    let failure: unknown = null;
-    try {
-      this.#stream ??= this.#open();
-      const frame = await this.#stream.read();
-      if (frame !== null) {
-        this.#reconnect.received();
-        this.#frameSize = frame.messages.length;
-        this.#unread = frame.messages.reverse();
-        return;
-      }
-    } catch (error) {
-      failure = error;
+  #serve(): void {
+    for (let waiter = this.#waiting[0]; waiter !== undefined; waiter = this.#waiting[0]) {
+      const found = this.#isClosed ? [] : this.#pick(waiter.max);
+      if (found.length === 0 && !this.#isClosed) break;
+      this.#waiting.shift();
+      waiter.resolve(found);
     }
-    this.#stream = null;
-    if (this.#isClosed) return;
-    try {
-      const delayMs = this.#reconnect.delayMs(failure);
-      log('consume stream of queue "%s" was lost, next attempt in %d ms', this.#queue, delayMs);
-      await this.#connection.pause(delayMs, this.#waking.signal).catch(() => undefined);
-    } catch (error) {
-      this.#ended();
-      throw error;
-    }
+    if (this.#waiting.length === 0 || this.#failure === null) return;
+    const { error } = this.#failure;
+    for (const waiter of this.#waiting.splice(0)) waiter.reject(error);
+    void this.close();
   }
 
-  #open(): FrameStream<ConsumeResponse> {
+  /** The oldest messages whose leases last. */
+  #pick(max: number): ConsumeMessage[] {
+    const found: ConsumeMessage[] = [];
+    if (this.#unread.length === 0) return found;
+    const now = performance.now();
+    let dropped = 0;
+    while (found.length < max) {
+      const message = this.#unread.shift();
+      if (message === undefined) break;
+      if (ConsumeMessage.frameOf(message)?.isGood(message, now)) found.push(message);
+      else dropped += 1;
+    }
+    if (!this.#options.isHolding) for (const message of found) this.#base.leases.release(message);
+    this.#dropped(dropped);
+    return found;
+  }
+
+  /** Some leases of the frame have ended, or were lost. */
+  #drop(frame: Frame): void {
+    const before = this.#unread.length;
+    this.#unread = this.#unread.filter(
+      (message) => ConsumeMessage.frameOf(message) !== frame || frame.held.has(message),
+    );
+    this.#dropped(before - this.#unread.length);
+  }
+
+  #dropped(count: number): void {
+    if (count === 0) return;
+    debug('%d messages of queue "%s" were not handed out: their leases ended', count, this.#queue);
+  }
+
+  // --- The stream --------------------------------------------------------------------------------
+
+  #open(): void {
+    const { connection } = this.#base;
     this.#reconnect.opened();
     // A first attempt says soon, and in the log, that nobody is there. Later ones wait for the
     // channel, which knows when it is worth trying again.
-    return this.#connection.stream(
-      CONSUME,
-      this.#request,
-      (bytes) => ConsumeResponse.decode(bytes),
-      { queue: this.#queue },
-      !this.#reconnect.isFirst,
-    );
-  }
-
-  /** Takes what was sent already. Ends by itself: the broker sends no more than its credit. */
-  async #drain(): Promise<void> {
-    const stream = this.#stream;
-    if (stream === null) return;
-    const timer = setTimeout(() => {
-      stream.cancel();
-    }, DRAIN_MS);
+    const waitForReady = !this.#reconnect.isFirst;
+    // An address that swallows everything refuses nothing either.
+    const doubt = setTimeout(() => {
+      if (!connection.isConnected) this.#lost("no connection so far");
+    }, connection.timeoutMs).unref();
+    const decode = (bytes: Buffer): ConsumeResponse => ConsumeResponse.decode(bytes);
+    const subject = { queue: this.#queue };
     try {
-      for (let frame = await stream.read(); frame !== null; frame = await stream.read()) {
-        this.#unread = frame.messages.reverse().concat(this.#unread);
-      }
-    } catch {
-      // Cancelled by the timer, or lost.
-    } finally {
-      clearTimeout(timer);
+      this.#stream = connection.stream(CONSUME, this.#request, decode, subject, waitForReady, {
+        opened: () => {
+          clearTimeout(doubt);
+          this.#found();
+        },
+        received: (frame) => {
+          this.#received(frame);
+        },
+        ended: (failure) => {
+          clearTimeout(doubt);
+          this.#ended(failure);
+        },
+      });
+    } catch (error) {
+      clearTimeout(doubt);
+      this.#fail(error);
     }
   }
 
+  #received({ messages }: ConsumeResponse): void {
+    this.#reconnect.received();
+    this.#found();
+    const frame = new Frame(messages, this.#base.settler);
+    const isExtended = this.#options.extendLeases ?? true;
+    this.#base.leases.keep(frame, isExtended, (lost) => {
+      this.#drop(lost);
+    });
+    for (const message of frame.messages) this.#unread.push(message);
+    if (!this.#isClosed) this.#serve();
+  }
+
+  #ended(failure: FilaError | null): void {
+    this.#stream = null;
+    if (this.#isClosed) return;
+    let delayMs: number;
+    try {
+      delayMs = this.#reconnect.delayMs(failure);
+    } catch (error) {
+      this.#fail(error);
+      return;
+    }
+    this.#lost(failure?.message ?? "the broker ended it");
+    this.#base.connection.pause(delayMs, this.#waking.signal).then(
+      () => {
+        if (!this.#isClosed) this.#open();
+      },
+      () => undefined,
+    );
+  }
+
+  #fail(error: unknown): void {
+    this.#failure = { error };
+    this.#serve();
+  }
+
+  #lost(reason: string): void {
+    if (this.#isLost || this.#isClosed) return;
+    this.#isLost = true;
+    const text = `the consume stream of queue "${this.#queue}" is lost, trying again: ${reason}`;
+    warn("FILA_STREAM_LOST", text);
+  }
+
+  #found(): void {
+    if (!this.#isLost || this.#isClosed) return;
+    this.#isLost = false;
+    warn("FILA_STREAM_FOUND", `the consume stream of queue "${this.#queue}" is there again`);
+  }
+
+  // --- The end -----------------------------------------------------------------------------------
+
+  async #close(): Promise<void> {
+    // Who waits for a message has taken all that came; nothing is known to be under way then.
+    const isIdle = this.#waiting.length > 0;
+    this.#isClosed = true;
+    this.#forget();
+    this.#waking.abort();
+    this.#serve();
+    if (this.#stream !== null && !isIdle) await this.#base.connection.pause(DRAIN_MS);
+    this.#stream?.cancel();
+    this.#stream = null;
+    await this.#release();
+    this.#onClose(this);
+  }
+
   async #release(): Promise<void> {
-    const messages = this.#unread.reverse();
+    const messages = this.#unread;
     this.#unread = [];
-    const deadline =
-      performance.now() + Math.min(RELEASE_TIMEOUT_MS, this.#connection.timeoutMs);
+    for (const message of messages) this.#base.leases.release(message);
+    const { connection } = this.#base;
+    const deadline = performance.now() + Math.min(RELEASE_TIMEOUT_MS, connection.timeoutMs);
     try {
       for (const batch of split(messages.map(releaseItem))) {
-        await this.#connection.send(NACK.method, join(batch), NACK.decode, {
-          timeoutMs: deadline - performance.now(),
-          trace: undefined,
-          isFarewell: true,
-        });
+        const timeoutMs = deadline - performance.now();
+        const sending = { timeoutMs, trace: undefined };
+        await connection.send(NACK.method, join(batch), NACK.decode, sending);
       }
     } catch (error) {
       if (!(error instanceof FilaError)) throw error;
-      log("messages not given back, their leases will end: %s", error.message);
+      debug("messages not given back, their leases will end: %s", error.message);
     }
   }
 }

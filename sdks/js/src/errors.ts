@@ -167,7 +167,7 @@ export class ClientClosedError extends FilaError {
   static override readonly summary = "the client is closed";
 }
 
-type ErrorClass = typeof FilaError;
+export type ErrorClass = typeof FilaError;
 
 /**
  * The reasons of the contract: the class, and the status that the broker sends with it. Items of a
@@ -262,4 +262,13 @@ export function about(error: FilaError, subject: Subject, message = error.messag
     return new (error.constructor as ErrorClass)(message, { ...subject, cause: error.cause });
   }
   return fromStatus(error.code, error.reason, message, subject, error.cause);
+}
+
+/** `<type>: <message>` of whatever was thrown. */
+export function wordsOf(error: unknown): string {
+  try {
+    return String(error).toWellFormed();
+  } catch {
+    return "a failure that has no words";
+  }
 }

@@ -63,6 +63,7 @@ export function nackGrantItem(
     retryAfterMs:
       retryAfterMs === undefined ? undefined : whole("retryAfterMs", retryAfterMs, UINT64_MAX),
     throttleKey: text("throttleKey", throttleKey),
+    deadLetter: options.deadLetter ?? false,
   };
   return settlement(queue, leaseToken, options, 0, action({ nack }));
 }
@@ -105,7 +106,10 @@ export interface Peer {
 /** Sends items as one request, or as several. Rejects with what a request failed with. */
 export type Send = <T>(rpc: Batch<T>, items: readonly Item[]) => Promise<(T | FilaError)[]>;
 
-/** Sends acks, those of whole frames by their grants; null or an error for each, in order. */
+/**
+ * Sends acks, those of whole frames by their grants; null or an error for each, in order. They may
+ * be sent again: once all is settled, that is refused as a whole, and then one by one.
+ */
 export async function ackFrames(
   peer: Peer,
   items: readonly Item[],
@@ -170,5 +174,6 @@ function wholeFrames(items: readonly Item[]): Item[][] {
 /** The settlement that stands for the acks of a frame. */
 function frameItem(frame: readonly Item[]): Item {
   const { queue, leaseToken = "" } = frame[0] as Item;
-  return settlement(queue, leaseToken, {}, frame.length, action({ ack: {} }));
+  const item = settlement(queue, leaseToken, {}, frame.length, action({ ack: {} }));
+  return { ...item, isRepeatable: true };
 }

@@ -84,3 +84,17 @@ export type { HookErrorPolicy, QueueConfig, QueueSettings } from "./settings.js"
 export { extract, processing } from "./tracing.js";
 export type { OtelContext, OtelSpan } from "./tracing.js";
 export { VERSION } from "./version.js";
+export { Worker } from "./worker.js";
+export { Backpressure, DeadLetter } from "./handler.js";
+export type {
+  BatchHandler,
+  BatchWorkerOptions,
+  Handler,
+  HandlerContext,
+  Middleware,
+  RunOptions,
+  StopOptions,
+  WorkerEvent,
+  WorkerEventKind,
+  WorkerOptions,
+} from "./handler.js";

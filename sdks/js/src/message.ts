@@ -6,6 +6,7 @@ import { member } from "./enums.js";
 import type { FilaError } from "./errors.js";
 import { FailureCause as RawCause } from "./gen/fila/v1/messages.js";
 import type { Failure as RawFailure, Message as RawMessage } from "./gen/fila/v1/messages.js";
+import type { Frame } from "./leases.js";
 import type { CallOptions } from "./options.js";
 
 /** What a producer may say about a message, beside its headers and its payload. */
@@ -129,6 +130,8 @@ export interface NackOptions extends CallOptions {
   readonly retryAfterMs?: number | undefined;
   /** With `retryAfterMs`: this throttle key lets nothing through, for anybody, until then. */
   readonly throttleKey?: string | undefined;
+  /** Trying again would not help: it becomes a dead letter at once. Excludes `retryAfterMs`. */
+  readonly deadLetter?: boolean | undefined;
 }
 
 /** How a message reaches the client that received it. */
@@ -136,23 +139,38 @@ export interface Settler {
   ack(delivery: Delivery, options: CallOptions): Promise<void>;
   nack(delivery: Delivery, error: string, options: NackOptions): Promise<void>;
   extend(delivery: Delivery, ms: number | undefined, options: CallOptions): Promise<Date>;
+  ackMany(deliveries: readonly Delivery[]): Promise<(FilaError | null)[]>;
 }
 
 /** A message that was delivered and waits to be settled. */
 export class ConsumeMessage extends Message {
   readonly #settler: Settler;
-  readonly #frameSize: number;
+  readonly #frame: Frame;
+  #isSettled = false;
 
   /** @internal */
-  constructor(raw: RawMessage, settler: Settler, frameSize = 0) {
+  constructor(raw: RawMessage, settler: Settler, frame: Frame) {
     super(raw);
     this.#settler = settler;
-    this.#frameSize = frameSize;
+    this.#frame = frame;
   }
 
   /** @internal */
-  static frameSizeOf(delivery: Delivery): number {
-    return #frameSize in delivery ? delivery.#frameSize : 0;
+  static frameOf(delivery: Delivery): Frame | null {
+    return #frame in delivery ? delivery.#frame : null;
+  }
+
+  /**
+   * Remembers that the application has decided what becomes of it.
+   * @internal
+   */
+  static settle(delivery: Delivery): void {
+    if (#frame in delivery) delivery.#isSettled = true;
+  }
+
+  /** @internal */
+  static isSettled(message: ConsumeMessage): boolean {
+    return message.#isSettled;
   }
 
   /** Reports that the message was processed; it is gone. Fails as `Client.ack` does. */
@@ -167,6 +185,7 @@ export class ConsumeMessage extends Message {
 
   /** Prolongs the lease to `ms` from now, and returns its new end. */
   async extend(ms?: number, options: CallOptions = {}): Promise<Date> {
+    if (!this.#frame.held.has(this)) this.#frame.hasOwnEnds = true;
     this.leaseExpiresAt = await this.#settler.extend(this, ms, options);
     return this.leaseExpiresAt;
   }
@@ -174,5 +193,12 @@ export class ConsumeMessage extends Message {
 
 /** How many messages came together with this one; 0 if nobody knows. */
 export function frameSizeOf(delivery: Delivery): number {
-  return ConsumeMessage.frameSizeOf(delivery);
+  return ConsumeMessage.frameOf(delivery)?.size ?? 0;
+}
+
+/** The deliveries, now that the application has decided what becomes of them. */
+export function settled(deliveries: Iterable<Delivery>): Delivery[] {
+  const found = Array.from(deliveries);
+  for (const delivery of found) ConsumeMessage.settle(delivery);
+  return found;
 }

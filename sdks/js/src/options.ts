@@ -46,16 +46,28 @@ export interface ClientOptions {
   /** The largest request and the largest answer, 64 MiB unless told otherwise. */
   readonly maxMessageBytes?: number | undefined;
   readonly backoff?: BackoffOptions | undefined;
+  /**
+   * How many bytes of messages calls of `enqueue` may hold together, 32 MiB unless told otherwise.
+   * Beyond it a call waits, within its own deadline.
+   */
+  readonly maxBufferedBytes?: number | undefined;
+  /** How long `close` lets calls be answered that were begun before, 5,000 ms by default. */
+  readonly closeTimeoutMs?: number | undefined;
 }
 
 /** How a consumer wants its messages. */
 export interface ConsumeOptions {
-  /** The most messages leased to the consumer at a time, 256 unless told otherwise. */
+  /** The most messages leased to the consumer at a time, 64 unless told otherwise. */
   readonly maxInFlight?: number | undefined;
-  /** The most messages that arrive together, 100 unless told otherwise. */
+  /** The most messages that arrive together, 32 unless told otherwise. */
   readonly batchSize?: number | undefined;
   /** How long each lease lasts, instead of the queue's visibility timeout. */
   readonly visibilityTimeoutMs?: number | undefined;
+  /**
+   * Whether leases of messages that wait here to be handed out are extended; true unless told
+   * otherwise. Those that were handed out are the application's own: `message.extend()`.
+   */
+  readonly extendLeases?: boolean | undefined;
   /** Ends the consumer: what it has not handed out goes back, and the iteration throws. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -64,11 +76,13 @@ export const DEFAULT_TARGET = "127.0.0.1:5555";
 export const DEFAULT_TIMEOUT_MS = 5_000;
 // The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
 export const DEFAULT_MESSAGE_BYTES_MAX = 64 * 1024 * 1024;
+export const DEFAULT_BUFFERED_BYTES_MAX = 32 * 1024 * 1024;
+export const DEFAULT_CLOSE_TIMEOUT_MS = 5_000;
 
 // Doubling stops long before this; the bound keeps the power small after hours of trying.
 const DOUBLINGS_MAX = 30;
 // Timers of Node.js fire at once when told to wait longer than this, which is 24 days.
-const TIMER_MS_MAX = 2 ** 31 - 1;
+export const TIMER_MS_MAX = 2 ** 31 - 1;
 
 const SCHEME = /^(dns|ipv4|ipv6|unix):/;
 const ADDRESS = /^(?:\[[0-9A-Fa-f:.]+\]|[^:/[\]]+):(\d{1,5})$/;
@@ -120,6 +134,18 @@ export function checkedApiKey(apiKey: string | undefined): string | undefined {
 export function checkedTimeoutMs(timeoutMs: number): number {
   if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs must be positive, got ${timeoutMs}`);
   return boundedMs(timeoutMs);
+}
+
+/** A bound on bytes, or a RangeError. */
+export function checkedBytes(name: string, bytes: number): number {
+  if (!(bytes > 0)) throw new RangeError(`${name} must be positive, got ${bytes}`);
+  return bytes;
+}
+
+/** A time that may be 0, or a RangeError. */
+export function checkedMs(name: string, ms: number): number {
+  if (!(ms >= 0)) throw new RangeError(`${name} must not be negative, got ${ms}`);
+  return Math.min(ms, TIMER_MS_MAX);
 }
 
 /** A time in milliseconds as timers can take it. */

@@ -12,7 +12,7 @@
 // unary call costs, so those who call rarely lose nothing.
 
 import { status } from "@grpc/grpc-js";
-import type { ChannelInterface, StatusObject } from "@grpc/grpc-js";
+import type { ClientDuplexStream, StatusObject } from "@grpc/grpc-js";
 
 import { onAbort } from "./abort.js";
 import { tooLate } from "./connection.js";
@@ -33,7 +33,6 @@ const DRAIN_MS = 200;
 const NOT_ANSWERED = "no answer came in time; the outcome is unknown";
 const NOT_SENT = "no answer to earlier requests came in time; this one was not sent";
 
-type GrpcCall = ReturnType<ChannelInterface["createCall"]>;
 type AnyBatch = Batch<unknown>;
 
 /** What a request gets where the broker knows no pipelines: it was not applied. */
@@ -82,7 +81,7 @@ class Request {
 
 /** One stream, from its opening to its status. */
 interface Stream {
-  readonly call: GrpcCall;
+  readonly call: ClientDuplexStream<Buffer, Buffer>;
   /** Written and not answered, oldest first. */
   readonly underWay: Request[];
   readonly idle: NodeJS.Timeout;
@@ -107,7 +106,7 @@ class Pipeline {
   /** Rejects as the unary call would, or with UNSPOKEN. */
   send(rpc: AnyBatch, bytes: Buffer, sending: Sending): Promise<Results> {
     return new Promise((resolve, reject) => {
-      this.#connection.checkOpen();
+      this.#connection.checkUncut();
       sending.signal?.throwIfAborted();
       if (sending.timeoutMs <= 0) throw tooLate("the deadline passed before the request was sent");
       const left = (): void => {
@@ -130,15 +129,14 @@ class Pipeline {
     request.isSent = true;
     stream.underWay.push(request);
     stream.isWriting = true;
-    const callback = (): void => {
+    stream.call.write(request.bytes, () => {
       stream.isWriting = false;
       this.#write();
-    };
-    stream.call.sendMessageWithContext({ callback }, request.bytes);
+    });
   }
 
   #open(): Stream {
-    const { call, metadata } = this.#connection.open(PIPELINE, undefined, false);
+    const call = this.#connection.duplex(PIPELINE);
     const stream: Stream = {
       call,
       underWay: [],
@@ -147,20 +145,20 @@ class Pipeline {
       }, IDLE_MS).unref(),
       isWriting: false,
       hasAnswered: false,
-      forget: this.#connection.onRefuse(() => {
-        this.#refuse(stream);
+      forget: this.#connection.onCut(() => {
+        this.#cut(stream);
       }),
     };
-    call.start(metadata, {
-      onReceiveMetadata: () => undefined,
-      onReceiveMessage: (bytes: Buffer) => {
-        this.#received(stream, bytes);
-      },
-      onReceiveStatus: (ended) => {
-        this.#ended(stream, ended);
-      },
+    call.on("data", (bytes: Buffer) => {
+      this.#received(stream, bytes);
     });
-    call.startRead();
+    // With a status that is not OK there is an error first, which is that status too.
+    call.on("error", (error: Error & StatusObject) => {
+      this.#ended(stream, error);
+    });
+    call.on("status", (ended: StatusObject) => {
+      this.#ended(stream, ended);
+    });
     return stream;
   }
 
@@ -175,12 +173,11 @@ class Pipeline {
     } catch (cause) {
       const text = "the broker sent an answer that cannot be read";
       this.#fail(stream, () => new InternalError(text, { code: "INTERNAL", cause }));
-      stream.call.cancelWithStatus(status.CANCELLED, text);
+      stream.call.cancel();
       return;
     }
     stream.underWay.shift();
     stream.hasAnswered = true;
-    stream.call.startRead();
     this.#write();
   }
 
@@ -216,7 +213,7 @@ class Pipeline {
   }
 
   /** The client is closed: nobody waits any longer. */
-  #refuse(stream: Stream): void {
+  #cut(stream: Stream): void {
     for (const request of [...this.#waiting.splice(0), ...stream.underWay]) {
       request.fail(new ClientClosedError());
     }
@@ -227,9 +224,9 @@ class Pipeline {
   /** Lets the broker finish what it has, for a moment. */
   #end(stream: Stream): void {
     stream.forget();
-    stream.call.halfClose();
+    stream.call.end();
     const timer = setTimeout(() => {
-      stream.call.cancelWithStatus(status.CANCELLED, "cancelled by the client");
+      stream.call.cancel();
     }, DRAIN_MS).unref();
     stream.forget = () => {
       clearTimeout(timer);

@@ -2,24 +2,16 @@
 // W3C trace context of the active span, for message headers and for gRPC metadata, and the way
 // back: from a message to the context that sent it, and to a span around its handling.
 //
-// Nothing is imported. Every copy of @opentelemetry/api in a process shares one global, under a
-// symbol that its 1.x line keeps so that copies of several versions work together; it exists once
-// the application has set OpenTelemetry up. Who does not trace pays for one lookup, and ESM and
-// CommonJS builds see the same span. Injecting and extracting are written out because the API has
-// no propagator of its own, and the application's may speak another format than the contract.
+// Only the API's public calls are used, and only where the application has installed it. Injecting
+// and extracting are written out because the API has no propagator of its own, and the
+// application's may speak another format than the contract.
 
-import type {
-  Context,
-  ContextManager,
-  Span,
-  SpanContext,
-  SpanKind,
-  SpanStatusCode,
-  TracerProvider,
-} from "@opentelemetry/api";
+import type { Context, SpanContext, Span } from "@opentelemetry/api";
 
+import { wordsOf } from "./errors.js";
 import type { Message } from "./message.js";
-import { RemoteSpan, RemoteState } from "./remote.js";
+import { load } from "./otel.cjs";
+import type { OtelApi } from "./otel.cjs";
 import { VERSION } from "./version.js";
 
 /** Header names and values; undefined where no span is recording. */
@@ -43,31 +35,22 @@ export interface OtelSpan {
 export const TRACEPARENT = "traceparent";
 const TRACESTATE = "tracestate";
 
-const API = Symbol.for("opentelemetry.js.api.1");
-const SPAN = Symbol.for("OpenTelemetry Context Key SPAN");
 // A version after 00 may go on after a dash.
 const FORM = /^(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
 const ZEROS = /^0*$/;
-// The enums are the API's, and it is not imported.
-const CONSUMER = 4 as unknown as SpanKind;
-const ERROR = 2 as unknown as SpanStatusCode;
 
-interface Shared {
-  readonly [API]?: { readonly context?: ContextManager; readonly trace?: TracerProvider };
-}
+// Looked for once, by the first call.
+let loaded: { readonly api: OtelApi | null } | null = null;
 
-function spanOf(context: Context | undefined): Span | undefined {
-  return context?.getValue(SPAN) as Span | undefined;
-}
-
-function isTraced(context: Context): boolean {
-  const traceId = spanOf(context)?.spanContext().traceId;
-  return traceId !== undefined && !ZEROS.test(traceId);
+function otel(): OtelApi | null {
+  loaded ??= { api: load() };
+  return loaded.api;
 }
 
 /** `traceparent`, and `tracestate` if there is one, of the recording span. */
 export function currentTrace(): TraceContext {
-  const span = spanOf((globalThis as Shared)[API]?.context?.active());
+  const api = otel();
+  const span = api?.trace.getSpan(api.context.active());
   if (!span?.isRecording()) return undefined;
   const { traceId, spanId, traceFlags, traceState } = span.spanContext();
   const flags = traceFlags.toString(16).padStart(2, "0");
@@ -79,67 +62,81 @@ export function currentTrace(): TraceContext {
 
 /**
  * The current context with the span that sent the message in it, for use with OpenTelemetry; the
- * current one as it is if the message carries none. Undefined where OpenTelemetry is not set up.
+ * current one as it is if the message carries none. Undefined where OpenTelemetry's API is not
+ * installed.
  */
 export function extract(message: Message): OtelContext | undefined {
-  const context = (globalThis as Shared)[API]?.context?.active();
-  return context && below(context, senderOf(message));
+  const api = otel();
+  if (api === null) return undefined;
+  return below(api, api.context.active(), senderOf(api, message));
 }
 
 /**
  * Handles a message inside a consumer's span, which is active meanwhile, and gives what the handler
  * gives. The span is linked to the one that sent the message, and is its child unless a span is
- * active already; it is undefined where OpenTelemetry is not set up. A handler that fails ends it
- * as failed, and its error is thrown.
+ * active already; it is undefined where OpenTelemetry's API is not installed. A handler that fails
+ * ends it as failed, and its error is thrown.
  */
-export async function processing<T>(
+export function processing<T>(
   message: Message,
   handle: (span: OtelSpan | undefined) => T | PromiseLike<T>,
 ): Promise<T> {
-  const { context: contexts, trace } = (globalThis as Shared)[API] ?? {};
-  const active = contexts?.active();
-  if (!contexts || !trace || !active) return handle(undefined);
-  const sender = senderOf(message);
-  const parent = isTraced(active) ? active : below(active, sender);
-  const span = trace.getTracer("fila", VERSION).startSpan(
-    `process ${message.queue}`,
+  return processingAll([message], handle);
+}
+
+/** As `processing`, for a batch: linked to all senders, and child of none if there are several. */
+export async function processingAll<T>(
+  messages: readonly Message[],
+  handle: (span: OtelSpan | undefined) => T | PromiseLike<T>,
+): Promise<T> {
+  const api = otel();
+  const [first] = messages;
+  if (api === null || first === undefined) return handle(undefined);
+  const active = api.context.active();
+  const senders = messages.flatMap((message) => senderOf(api, message) ?? []);
+  const isTraced = !ZEROS.test(api.trace.getSpanContext(active)?.traceId ?? "");
+  const sender = messages.length === 1 ? senders[0] : undefined;
+  const parent = isTraced ? active : below(api, active, sender);
+  const span = api.trace.getTracer("fila", VERSION).startSpan(
+    `process ${first.queue}`,
     {
-      kind: CONSUMER,
-      links: sender ? [{ context: sender }] : [],
+      kind: api.SpanKind.CONSUMER,
+      links: senders.map((context) => ({ context })),
       attributes: {
         "messaging.system": "fila",
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
-        "messaging.destination.name": message.queue,
-        "messaging.message.id": message.id,
-        fairness_key: message.fairnessKey,
+        "messaging.destination.name": first.queue,
+        ...(messages.length === 1
+          ? { "messaging.message.id": first.id, fairness_key: first.fairnessKey }
+          : { "messaging.batch.message_count": messages.length }),
       },
     },
     parent,
   );
   try {
-    return await contexts.with(parent.setValue(SPAN, span), () => handle(span));
+    return await api.context.with(api.trace.setSpan(parent, span), () => handle(span));
   } catch (error) {
-    fail(span, error);
+    fail(api, span, error);
     throw error;
   } finally {
     span.end();
   }
 }
 
-function fail(span: Span, error: unknown): void {
-  const cause = error instanceof Error ? error : new Error(String(error));
+function fail(api: OtelApi, span: Span, error: unknown): void {
+  const cause = error instanceof Error ? error : new Error(wordsOf(error));
   span.recordException(cause);
   span.setAttribute("error.type", cause.name);
-  span.setStatus({ code: ERROR, message: cause.message });
+  span.setStatus({ code: api.SpanStatusCode.ERROR, message: cause.message });
 }
 
-function below(context: Context, sender: SpanContext | undefined): Context {
-  return sender ? context.setValue(SPAN, new RemoteSpan(sender)) : context;
+function below(api: OtelApi, context: Context, sender: SpanContext | undefined): Context {
+  return sender ? api.trace.setSpanContext(context, sender) : context;
 }
 
 /** The span that a message's headers name, if they do. */
-function senderOf({ headers }: Message): SpanContext | undefined {
+function senderOf(api: OtelApi, { headers }: Message): SpanContext | undefined {
   const match = FORM.exec(headers[TRACEPARENT]?.trim() ?? "");
   if (!match) return undefined;
   const [, version, traceId = "", spanId = "", flags = "", rest] = match;
@@ -151,6 +148,6 @@ function senderOf({ headers }: Message): SpanContext | undefined {
     spanId,
     traceFlags: parseInt(flags, 16) & 1,
     isRemote: true,
-    ...(state ? { traceState: new RemoteState(state) } : {}),
+    ...(state ? { traceState: api.createTraceState(state) } : {}),
   };
 }

@@ -224,6 +224,18 @@ export function frame(...ids) {
   return { messages: ids.map((id) => message(id)) };
 }
 
+/** A frame under one lease token, leased for so long. */
+export function leased(leaseToken, leaseMs, ...ids) {
+  // The broker's clock may be anywhere; what counts is the difference.
+  const leasedAt = new Date(1_000_000_000_000);
+  const leaseExpiresAt = new Date(leasedAt.getTime() + leaseMs);
+  const messages = ids.map((id) => {
+    const found = message(id, { timestamps: { leasedAt, leaseExpiresAt } });
+    return { ...found, metadata: { ...found.metadata, leaseToken } };
+  });
+  return { messages };
+}
+
 /** A failure with a status, and a reason if there is one. */
 export function refusal(code, details = "", reason = null) {
   const metadata = new Metadata();

@@ -115,7 +115,7 @@ test("a grant is settled by its token", async (context) => {
   const leaseExpiresAt = new Date(1_900_000_000_000);
   broker.script("SettleGrants", () => ({ results: [{ messages: 7, leaseExpiresAt }] }));
   assert.equal(await client.ackGrant("orders", "t", { exceptMessageIds: ["a", "b"] }), 7);
-  const pressure = { retryAfterMs: 0, throttleKey: "k" };
+  const pressure = { retryAfterMs: 0, throttleKey: "k", deadLetter: true };
   assert.equal(await client.nackGrant("orders", "t", "no", pressure), 7);
   assert.deepEqual(await client.extendGrant("orders", "t", { ms: 500 }), leaseExpiresAt);
   const [ack, nack, extend] = broker

@@ -2,6 +2,8 @@
 // A consumer outlives its connection, waits between attempts, and ends when it is told to.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:net";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -69,6 +71,93 @@ test("a consumer may be opened before the broker", async (context) => {
   broker.script("Consume", framesThenIdle(frame("a")));
   assert.equal(await next, "a");
 });
+
+/** The warnings of the process meanwhile, in words. */
+function warnings(context) {
+  const found = [];
+  const listener = ({ name, code, message }) => {
+    if (name === "FilaWarning") found.push([code, message]);
+  };
+  process.on("warning", listener);
+  context.after(() => process.off("warning", listener));
+  return found;
+}
+
+const LOST = 'the consume stream of queue "orders" is lost, trying again: ';
+const FOUND = 'the consume stream of queue "orders" is there again';
+
+test("a lost stream is one warning, and a found one another", async (context) => {
+  const broker = await ScriptedBroker.start(context);
+  broker.script("Consume", async function* (request, call) {
+    const number = broker.calls("Consume").length;
+    if (number > 1 && number < 5) throw refusal(status.UNAVAILABLE, `attempt ${number}`);
+    yield frame(`m-${number}`);
+    if (number === 1) throw refusal(status.UNAVAILABLE, "reset");
+    await idle(call);
+  });
+  const found = warnings(context);
+  const consumer = connect(context, broker.target).consume("orders");
+  assert.deepEqual([await nextId(consumer), await nextId(consumer)], ["m-1", "m-5"]);
+  await until(() => found.length === 2, "the second warning");
+  assert.deepEqual(found, [
+    ["FILA_STREAM_LOST", `${LOST}reset`],
+    ["FILA_STREAM_FOUND", FOUND],
+  ]);
+  await consumer.close();
+  assert.equal(found.length, 2);
+});
+
+test("a stream that was let in is found before its first message", async (context) => {
+  const broker = await ScriptedBroker.start(context);
+  broker.script("Consume", async function* (request, call) {
+    if (broker.calls("Consume").length === 1) return;
+    call.sendMetadata(call.metadata);
+    yield* [];
+    await idle(call);
+  });
+  const found = warnings(context);
+  const next = nextId(connect(context, broker.target).consume("orders"));
+  await until(() => found.length === 2, "the second warning");
+  assert.deepEqual(found, [
+    ["FILA_STREAM_LOST", `${LOST}the broker ended it`],
+    ["FILA_STREAM_FOUND", FOUND],
+  ]);
+  void next;
+});
+
+test("a consumer on a wrong address says so", async (context) => {
+  const gone = await ScriptedBroker.start(context);
+  gone.stop();
+  const found = warnings(context);
+  void nextId(connect(context, gone.target).consume("orders"));
+  await until(() => found.length > 0, "the warning");
+  await sleep(300);
+  assert.equal(found.length, 1);
+  assert.equal(found[0][0], "FILA_STREAM_LOST");
+  assert.match(found[0][1], /ECONNREFUSED/);
+});
+
+test("a consumer on an address that answers nothing says so", async (context) => {
+  const { listener } = await silent(context);
+  const found = warnings(context);
+  const target = `127.0.0.1:${listener.address().port}`;
+  void nextId(connect(context, target, { timeoutMs: 200 }).consume("orders"));
+  await until(() => found.length > 0, "the warning");
+  assert.deepEqual(found, [["FILA_STREAM_LOST", `${LOST}no connection so far`]]);
+});
+
+/** Takes connections and says nothing. */
+async function silent(context) {
+  const sockets = [];
+  const listener = createServer((socket) => void sockets.push(socket));
+  listener.listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  context.after(() => {
+    listener.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  return { listener };
+}
 
 test("attempts are never hot", async (context) => {
   const broker = await ScriptedBroker.start(context);

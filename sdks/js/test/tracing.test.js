@@ -4,7 +4,11 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { cp, mkdir, mkdtemp, rm, symlink } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
 import { Client, Message, extract, processing } from "@fila/client";
@@ -23,7 +27,7 @@ import {
   SimpleSpanProcessor,
 } from "@opentelemetry/sdk-trace-node";
 
-import { Gate, ScriptedBroker, frame, framesThenIdle, until } from "./broker.js";
+import { Gate, ScriptedBroker, frame, framesThenIdle, message, until } from "./broker.js";
 
 const OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -127,20 +131,49 @@ test("each message of a shared request keeps its own trace", async (context) => 
   assert.equal(broker.seen.length, 1);
 });
 
-test("without OpenTelemetry nothing is added and nothing is loaded", async (context) => {
-  const { broker } = await start(context);
-  const program = `
-    const { Client } = require("@fila/client");
-    const client = new Client("${broker.target}");
-    client.enqueue("orders", { a: "b" }).then(() => client.close()).then(() => {
-      console.log(Object.keys(require.cache).filter((path) => path.includes("opentelemetry")));
-    });`;
-  const options = { cwd: new URL(".", import.meta.url), timeout: 60_000 };
-  const args = ["--input-type=commonjs", "-e", program];
-  const { stdout, stderr } = await promisify(execFile)(process.execPath, args, options);
-  assert.deepEqual([stdout, stderr], ["[]\n", ""]);
-  assert.deepEqual(headersSent(broker), [{ a: "b" }]);
-});
+/** Runs a program where the package is installed, with OpenTelemetry's API or without it. */
+async function installed(context, hasApi, program) {
+  const folder = await mkdtemp(join(tmpdir(), "fila-"));
+  context.after(() => rm(folder, { recursive: true }));
+  const own = fileURLToPath(new URL("..", import.meta.url));
+  const target = join(folder, "node_modules/@fila/client");
+  await mkdir(target, { recursive: true });
+  await cp(join(own, "dist"), join(target, "dist"), { recursive: true });
+  await cp(join(own, "package.json"), join(target, "package.json"));
+  const scopes = ["@grpc", "@bufbuild", ...(hasApi ? ["@opentelemetry"] : [])];
+  for (const scope of scopes) {
+    await symlink(join(own, "node_modules", scope), join(folder, "node_modules", scope));
+  }
+  const options = { cwd: folder, timeout: 60_000 };
+  const type = program.includes("require(") ? "commonjs" : "module";
+  const args = [`--input-type=${type}`, "-e", program];
+  return promisify(execFile)(process.execPath, args, options);
+}
+
+for (const hasApi of [true, false]) {
+  for (const load of [
+    `import { Client, Message, extract, processing } from "@fila/client";`,
+    `const { Client, Message, extract, processing } = require("@fila/client");`,
+  ]) {
+    const api = hasApi ? "that is not set up" : "that is not installed";
+    test(`OpenTelemetry ${api} adds nothing: ${load.split(" ")[0]}`, async (context) => {
+      const { broker } = await start(context);
+      const program = `${load}
+        (async () => {
+          const client = new Client("${broker.target}");
+          await client.enqueue("orders", { a: "b" });
+          await client.close();
+          const message = new Message({ id: "m", headers: [] });
+          await processing(message, (span) => {
+            console.log(span?.isRecording() ?? "no span", extract(message) !== undefined);
+          });
+        })();`;
+      const { stdout, stderr } = await installed(context, hasApi, program);
+      assert.deepEqual([stdout, stderr], [hasApi ? "false true\n" : "no span false\n", ""]);
+      assert.deepEqual(headersSent(broker), [{ a: "b" }]);
+    });
+  }
+}
 
 function received(headers = {}) {
   const metadata = { queueId: "orders", fairnessKey: "acme", throttleKeys: [], failures: [] };
@@ -237,13 +270,25 @@ test("a span that the sender does not sample is not recorded", async () => {
   assert.deepEqual(spans, []);
 });
 
-test("without OpenTelemetry processing just runs", async () => {
-  const program = `
-    const { Message, extract, processing } = require("@fila/client");
-    const message = new Message({ id: "m", headers: [], payload: Buffer.alloc(0) });
-    processing(message, (span) => [span, extract(message)]).then(console.log);`;
-  const options = { cwd: new URL(".", import.meta.url), timeout: 60_000 };
-  const args = ["--input-type=commonjs", "-e", program];
-  const { stdout } = await promisify(execFile)(process.execPath, args, options);
-  assert.equal(stdout, "[ undefined, undefined ]\n");
+test("a worker's handlers run inside spans, a batch inside one", async (context) => {
+  const { broker, client } = await start(context);
+  const sent = (id) => ({ ...message(id), headers: new Map([["traceparent", OWN]]) });
+  broker.script("Consume", framesThenIdle({ messages: [sent("a"), sent("b")] }));
+  const active = [];
+  const run = async (options, count, handler) => {
+    const worker = client.worker("orders", handler, options);
+    const running = worker.run({ signals: false });
+    await until(() => active.length === count, "the handlers");
+    await worker.stop();
+    await running;
+  };
+  const note = () => active.push(trace.getActiveSpan().spanContext().spanId);
+  const single = await ended(() => run({ concurrency: 1 }, 2, note));
+  assert.deepEqual(single.map((span) => span.spanContext().spanId), active);
+  assert.deepEqual(single.map((span) => span.attributes["messaging.message.id"]), ["a", "b"]);
+  const [batch, ...others] = await ended(() => run({ batchSize: 5 }, 3, note));
+  assert.deepEqual([batch.spanContext().spanId, others], [active[2], []]);
+  assert.deepEqual(batch.links.map((link) => named(link.context)), [OWN, OWN]);
+  assert.equal(batch.parentSpanContext, undefined);
+  assert.equal(batch.attributes["messaging.batch.message_count"], 2);
 });

@@ -89,7 +89,7 @@ def test_calls_that_pile_up_share_the_next_request(broker, client, pool):
         f"caller-{n}": pool.submit(client.enqueue, "orders", None, f"caller-{n}".encode())
         for n in range(CALLERS - len(held))
     }
-    wait_for_waiting(client._enqueues, len(calls))
+    wait_for_waiting(client._calls.enqueues, len(calls))
     gate.open.set()
     for name, call in calls.items():
         assert call.result(PATIENCE_S).split("#")[0] == name
@@ -139,9 +139,9 @@ def test_acks_nacks_and_extensions_are_shared_too(broker, client, pool):
 
     broker.script("ExtendLease", extended)
     for method, field, call, coalescer in (
-        ("AckBatch", "acks", client.ack, client._acks),
-        ("NackBatch", "nacks", client.nack, client._nacks),
-        ("ExtendLease", "extensions", client.extend, client._extensions),
+        ("AckBatch", "acks", client.ack, client._calls.acks),
+        ("NackBatch", "nacks", client.nack, client._calls.nacks),
+        ("ExtendLease", "extensions", client.extend, client._calls.extensions),
     ):
         gate = Gate(broker, method)
         calls = [pool.submit(call, "orders", f"m-{n}") for n in range(2)]
@@ -171,7 +171,7 @@ def test_one_bad_item_fails_alone(broker, client, pool):
     gate, held = fill_slots(broker, pool, client)
     payloads = [b"bad" if n == 3 else f"good-{n}".encode() for n in range(8)]
     calls = [pool.submit(client.enqueue, "orders", None, payload) for payload in payloads]
-    wait_for_waiting(client._enqueues, len(calls))
+    wait_for_waiting(client._calls.enqueues, len(calls))
     gate.open.set()
     for payload, call in zip(payloads, calls, strict=True):
         if payload == b"bad":
@@ -186,7 +186,7 @@ def test_each_caller_of_a_failed_request_gets_its_own_exception(broker, client, 
     broker.script("EnqueueBatch", wire.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much"))
     gate, _held = fill_slots(broker, pool, client)
     calls = [pool.submit(client.enqueue, f"queue-{n}") for n in range(8)]
-    wait_for_waiting(client._enqueues, 8)
+    wait_for_waiting(client._calls.enqueues, 8)
     gate.open.set()
     errors = [call.exception(PATIENCE_S) for call in calls]
     assert {type(error) for error in errors} == {fila.ResourceExhaustedError}
@@ -197,7 +197,7 @@ def test_each_caller_of_a_failed_request_gets_its_own_exception(broker, client, 
 def test_a_short_timeout_is_kept_inside_a_shared_request(broker, client, pool):
     gate, held = fill_slots(broker, pool, client)
     patient = [pool.submit(client.enqueue, "orders", None, b"patient") for _ in range(4)]
-    wait_for_waiting(client._enqueues, 4)
+    wait_for_waiting(client._calls.enqueues, 4)
     error = pool.submit(client.enqueue, "orders", None, b"hasty", timeout=0.2).exception(PATIENCE_S)
     assert type(error) is fila.DeadlineExceededError
     assert "not sent" in error.message
@@ -219,7 +219,7 @@ def test_a_caller_leaves_a_request_under_way_at_its_own_deadline(broker, client,
     broker.script("EnqueueBatch", hold)
     patient = pool.submit(client.enqueue, "orders", None, b"patient")
     hasty = pool.submit(client.enqueue, "orders", None, b"hasty", timeout=2)
-    wait_for_waiting(client._enqueues, 2)
+    wait_for_waiting(client._calls.enqueues, 2)
     gate.open.set()
     error = hasty.exception(PATIENCE_S)
     assert type(error) is fila.DeadlineExceededError
@@ -316,14 +316,14 @@ def test_an_interrupted_leader_hands_its_slot_on(broker, client, pool):
     with interrupted_when(gate.wait_for_requests):
         client.enqueue("orders", None, b"interrupted")
     gate.open.set()
-    assert client._enqueues._free_slots == _coalesce.REQUESTS_UNDER_WAY_MAX
+    assert client._calls.enqueues._free_slots == _coalesce.REQUESTS_UNDER_WAY_MAX
     calls = [pool.submit(client.enqueue, "orders", None, b"x") for _ in range(CALLERS)]
     assert all(call.result(PATIENCE_S).startswith("x") for call in calls)
 
 
 def test_an_interrupted_waiter_leaves_the_queue(broker, client, pool):
     gate, held = fill_slots(broker, pool, client)
-    with interrupted_when(lambda: wait_for_waiting(client._enqueues, 1)):
+    with interrupted_when(lambda: wait_for_waiting(client._calls.enqueues, 1)):
         client.enqueue("orders", None, b"interrupted")
     other = pool.submit(client.enqueue, "orders", None, b"other")
     gate.open.set()
@@ -332,7 +332,7 @@ def test_an_interrupted_waiter_leaves_the_queue(broker, client, pool):
         m.payload for call in broker.calls("EnqueueBatch") for m in call.request.messages
     ]
     assert all(call.result(PATIENCE_S) for call in held)  # who leads a request frees its slot
-    assert client._enqueues._free_slots == _coalesce.REQUESTS_UNDER_WAY_MAX
+    assert client._calls.enqueues._free_slots == _coalesce.REQUESTS_UNDER_WAY_MAX
 
 
 # --- Batches --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 import fila
-from fila.consumer import _Reconnect
+from fila._reader import _Reconnect
 from fila.v1 import messages_pb2, service_pb2
 
 QUICK = fila.Backoff(initial=0.02, maximum=0.1)
@@ -40,6 +40,11 @@ def frames_then_idle(wire, *frames):
     return answer
 
 
+def reader_waits(consumer):
+    """Whether a thread waits for a message."""
+    return consumer._reader._turn.locked()
+
+
 def test_messages_arrive_in_order_across_frames(broker, client, wire):
     broker.script("Consume", frames_then_idle(wire, wire.frame("a", "b"), wire.frame("c")))
     with client.consume(
@@ -59,7 +64,7 @@ def test_by_default_messages_come_in_frames_and_prefetch_is_bounded(broker, clie
         next(consumer)
     (call,) = broker.calls("Consume")
     assert call.request == service_pb2.ConsumeRequest(
-        queue="orders", max_in_flight=256, max_batch=100
+        queue="orders", max_in_flight=64, max_batch=32
     )
 
 
@@ -282,7 +287,7 @@ def test_close_from_another_thread_ends_a_blocked_iteration(broker, client, wire
     rest = []
     reader = threading.Thread(target=lambda: rest.extend(consumer))
     reader.start()
-    broker.wait_for(lambda: consumer._is_reading)
+    broker.wait_for(lambda: reader_waits(consumer))
     consumer.close()
     reader.join(wire.patience_s)
     assert not reader.is_alive()
@@ -300,7 +305,7 @@ def test_close_ends_an_iteration_that_waits_to_reconnect(start_broker, wire, mon
         consumer = client.consume("orders")
         reader = threading.Thread(target=list, args=(consumer,))
         reader.start()
-        gone.wait_for(lambda: consumer._reconnect.attempts)
+        gone.wait_for(lambda: consumer._reader.reconnect.attempts)
         consumer.close()
         reader.join(wire.patience_s)
         assert not reader.is_alive()
@@ -351,7 +356,7 @@ def test_dropping_a_consumer_ends_its_stream(broker, client, wire):
         break
     gc.collect()
     assert script.ended.wait(wire.patience_s)
-    assert released(broker) == ["b"]
+    broker.wait_for(lambda: released(broker) == ["b"])
 
 
 @pytest.mark.asyncio

@@ -3,8 +3,9 @@
 
 # Ruby client for Fila: `require "fila"`, then `Fila::Client`.
 #
-# The public API is what the README names: Client, Consumer, the messages and results that they
-# hand out, TlsOptions, Backoff, the errors and `Fila.logger`. Everything else may change.
+# The public API is what the README names: Client, Consumer, Worker, what its handlers
+# raise and its events, the messages and results that they hand out, TlsOptions, Backoff, the errors
+# and `Fila.logger`. Everything else may change.
 
 require "logger"
 

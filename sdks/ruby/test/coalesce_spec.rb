@@ -208,12 +208,16 @@ RSpec.describe "Coalescing" do
 
   it "loses no slot to what a trap raises, wherever it does" do
     interruption = Class.new(StandardError)
-    path = Fila.const_get(:Coalescer).instance_method(:submit).source_location.first
+    paths = { Coalescer: :submit, Outbox: :promise }.map do |name, method|
+      Fila.const_get(name).instance_method(method).source_location.first
+    end
+    outbox = client.instance_variable_get(:@connection).outbox
     # A trap runs on the main thread between two steps of it, which is where a tracer stands.
     interrupted_at = lambda do |number, &block|
       steps = 0
       tracer = TracePoint.new(:line, :call, :c_return, :return) do |point|
-        next if point.path != path || Thread.current != Thread.main || (steps += 1) != number
+        next unless paths.include?(point.path)
+        next if Thread.current != Thread.main || (steps += 1) != number
 
         tracer.disable
         raise interruption
@@ -226,6 +230,8 @@ RSpec.describe "Coalescing" do
     interrupted = (1..).take_while do |number|
       answer = interrupted_at.call(number) { client.enqueue("orders", "x") }
       eventually("free slots") { coalescer.instance_variable_get(:@slots).empty? }
+      expect(outbox.instance_variable_get(:@bytes)).to eq 0
+      expect(outbox.flush(0)).to be true
       answer == :interrupted
     end
     expect(interrupted.length).to be > 20

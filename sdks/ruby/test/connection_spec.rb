@@ -129,6 +129,10 @@ RSpec.describe Fila::Client do
         .to raise_error(TypeError, "target must be a String, not Integer")
       expect { described_class.new(timeout: 0) }
         .to raise_error(ArgumentError, "timeout must be positive, got 0")
+      expect { described_class.new(close_timeout: -1) }
+        .to raise_error(ArgumentError, "close_timeout must not be negative, got -1")
+      expect { described_class.new(max_buffered_bytes: 0) }
+        .to raise_error(ArgumentError, "max_buffered_bytes must be positive, got 0")
     end
 
     it "is 127.0.0.1:5555 by default" do

@@ -24,26 +24,17 @@ RSpec.describe Fila::Consumer do
     broker.script("Consume") { broker.stream(frame("a")) }
     client.consume("orders") { break }
     expect(broker.calls("Consume").map(&:request)).to eq [
-      Fila::V1::ConsumeRequest.new(queue: "orders", max_in_flight: 256, max_batch: 100)
+      Fila::V1::ConsumeRequest.new(queue: "orders", max_in_flight: 64, max_batch: 32)
     ]
   end
 
-  it "reads a frame only when the one before has been handed out" do
-    sent = 0
-    large = Array.new(64) { |n| raw_message("m-#{n}", payload: "x" * 16_384) }
-    frames = Enumerator.new do |out|
-      200.times do
-        out << Fila::V1::ConsumeResponse.new(messages: large)
-        sent += 1
-      end
-    end
-    broker.script("Consume") { frames }
+  it "reads frames as they come" do
+    broker.script("Consume") { broker.stream(frame("a", "b"), frame("c"), frame("d")) }
     consumer = client.consume("orders")
-    consumer.first(64)
-    sleep 0.5
-    # Some are on their way, as much as gRPC's flow control allows; not two hundred mebibytes.
-    expect(sent).to be < 100
-    expect(released(broker)).to eq []
+    expect(consumer.first.id).to eq "a"
+    unread = consumer.instance_variable_get(:@feed).instance_variable_get(:@unread)
+    eventually("three messages that wait") { unread.length == 3 }
+    expect(consumer.first(3).map(&:id)).to eq %w[b c d]
   end
 
   it "yields messages to a block and returns what breaks out of it" do
@@ -108,7 +99,7 @@ RSpec.describe Fila::Consumer do
     expect(first.extend_lease(5000)).to eq Time.at(1_900_000_000)
     expect(first.lease_expires_at).to eq Time.at(1_900_000_000)
     first.ack
-    second.nack("boom", retry_after_ms: 10, throttle_key: "mail")
+    second.nack("boom", retry_after_ms: 10, throttle_key: "mail", dead_letter: true)
     expect(broker.calls("ExtendLease").first.request.extensions.to_a).to eq [
       Fila::V1::LeaseExtension.new(
         queue: "orders", message_id: "a", lease_token: "token-of-a", extend_ms: 5000
@@ -119,7 +110,8 @@ RSpec.describe Fila::Consumer do
     ]
     expect(broker.calls("NackBatch").first.request.nacks.to_a).to eq [
       Fila::V1::NackRequest.new(queue: "orders", message_id: "b", error: "boom",
-                                lease_token: "token-of-b", retry_after_ms: 10, throttle_key: "mail")
+                                lease_token: "token-of-b", retry_after_ms: 10, throttle_key: "mail",
+                                dead_letter: true)
     ]
   end
 
@@ -166,6 +158,25 @@ RSpec.describe Fila::Consumer do
       expect(client.consume("orders").first(3).map(&:id)).to eq %w[m-1 m-2 m-3]
       expect(@log.string.scan(/queue "orders" was lost, reconnecting/).length).to eq 2
     end
+  end
+
+  it "says once that its stream was lost, and once that it is there again" do
+    go = Thread::Queue.new
+    broker.script("Consume") do
+      refuse(:UNAVAILABLE, "away") if broker.calls("Consume").length < 4
+      # Open, but with nothing to say: the client learns that from nothing but time.
+      Enumerator.new { |_| go.pop }
+    end
+    stub_const("Fila::Feed::WORKS_S", 0.05)
+    client = open_client(backoff: Support::QUICK)
+    reader = in_thread { client.consume("orders").pop }
+    eventually("a stream") { @log.string.include?('"orders" is there again') }
+    expect(@log.string.scan(/ WARN .*was lost, reconnecting: (.*)/)).to eq [["away"]]
+    expect(@log.string.scan("is there again").length).to eq 1
+    client.close
+    expect(reader.value).to be_nil
+  ensure
+    go.close
   end
 
   it "survives a restart of the broker" do
@@ -234,6 +245,39 @@ RSpec.describe Fila::Consumer do
     client.close
     expect(readers.map(&:value)).to eq [[], []]
     expect(unused.to_a).to eq []
+  end
+
+  it "is closed with all the others at once, when the client is closed" do
+    broker.script("Consume") { broker.stream(frame("a", "b")) }
+    # As slow as closing may be. One after the other the next would never begin.
+    arrived = Thread::Queue.new
+    go = Thread::Queue.new
+    broker.script("NackBatch") do |request|
+      arrived << true
+      go.pop
+      broker.settle(request)
+    end
+    client = open_client(timeout: 600)
+    stub_const("Fila::Feed::RELEASE_TIMEOUT_S", 600)
+    3.times { |n| client.consume("queue-#{n}").first }
+    closing = in_thread { client.close }
+    3.times { arrived.pop }
+    go.close
+    closing.join
+  end
+
+  %w[consumer client].each do |what|
+    it "is closed in a signal handler, by the #{what}" do
+      broker.script("Consume") { broker.stream(frame("a", "b")) }
+      consumer = client.consume("orders")
+      consumer.first
+      before = trap("USR2") { { "consumer" => consumer, "client" => client }.fetch(what).close }
+      Process.kill("USR2", Process.pid)
+      expect(consumer.to_a).to all(have_attributes(id: "b"))
+      eventually("a closed consumer") { consumer.closed? }
+    ensure
+      trap("USR2", before || "DEFAULT")
+    end
   end
 
   it "gives back frames that were sent and never read" do

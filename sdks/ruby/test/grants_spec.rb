@@ -97,12 +97,13 @@ RSpec.describe "grants" do
       Fila::V1::SettleGrantsResponse.new(results: [result])
     end
     expect(client.ack_grant("orders", "t", except_message_ids: %w[a b])).to eq 7
-    expect(client.nack_grant("orders", "t", "no", retry_after_ms: 0, throttle_key: "k")).to eq 7
+    expect(client.nack_grant("orders", "t", "no", retry_after_ms: 0, throttle_key: "k",
+                                                  dead_letter: true)).to eq 7
     expect(client.extend_grant("orders", "t", 500)).to eq Time.at(1_900_000_000)
     ack, nack, extension = broker.calls("SettleGrants").map { |call| call.request.settlements[0] }
     expect([ack.action, ack.except_message_ids.to_a]).to eq [:ack, %w[a b]]
     expect(nack.nack).to eq Fila::V1::GrantNack.new(error: "no", retry_after_ms: 0,
-                                                    throttle_key: "k")
+                                                    throttle_key: "k", dead_letter: true)
     expect(extension["extend"].extend_ms).to eq 500
     settle("t" => "LEASE_EXPIRED")
     expect { client.ack_grant("orders", "t") }.to raise_error(Fila::LeaseExpiredError)

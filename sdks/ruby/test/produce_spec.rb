@@ -32,6 +32,29 @@ RSpec.describe "Producing" do
     expect(broker.seen.first.metadata.keys & %w[authorization tenant empty]).to eq []
   end
 
+  it "takes what a call is about by name, too" do
+    client.enqueue(queue: "orders", headers: { "a" => "b" }, payload: "x")
+    client.ack(queue: "orders", msg_id: "m")
+    client.nack(queue: "orders", msg_id: "m", error: "no")
+    broker.script("Consume") { broker.stream(frame("a")) }
+    expect(client.consume(queue: "orders") { |message| break message.id }).to eq "a"
+    expect(sent.first).to eq Fila::V1::EnqueueRequest.new(queue: "orders", payload: "x",
+                                                          headers: { "a" => "b" })
+    expect(broker.calls("AckBatch").first.request.acks.to_a)
+      .to eq [Fila::V1::AckRequest.new(queue: "orders", message_id: "m")]
+    expect(broker.calls("NackBatch").first.request.nacks.to_a)
+      .to eq [Fila::V1::NackRequest.new(queue: "orders", message_id: "m", error: "no")]
+  end
+
+  it "names what a call is about that is not there" do
+    { -> { client.enqueue } => "queue", -> { client.consume } => "queue",
+      -> { client.ack("orders") } => "message_id", -> { client.nack(msg_id: "m") } => "queue" }
+      .each do |call, name|
+        expect(&call).to raise_error(TypeError, "#{name} must be a String, not nil")
+      end
+    expect(broker.seen).to eq []
+  end
+
   it "sends every option" do
     deliver_at = Time.at(1_900_000_000, 678, :millisecond)
     client.enqueue("orders", fairness_key: "acme", weight: 3, throttle_keys: %w[mail sms],
@@ -205,7 +228,90 @@ RSpec.describe "Producing" do
       expect(broker.seen.length).to eq 1
     end
 
-    it "never sends settling again" do
+    describe "settling" do
+      # Is away first, then says so of every message.
+      def away_then(reason = nil, times: 1)
+        { "AckBatch" => [:acks, Fila::V1::AckBatchResponse, Fila::V1::ItemResult],
+          "NackBatch" => [:nacks, Fila::V1::NackBatchResponse, Fila::V1::ItemResult],
+          "ExtendLease" => [:extensions, Fila::V1::ExtendLeaseResponse,
+                            Fila::V1::ExtendLeaseResult] }.each do |call, (field, answer, result)|
+          broker.script(call) do |request|
+            refuse(:UNAVAILABLE, "away") if broker.calls(call).length <= times
+            error = reason && item_error(reason, "no")
+            answer.new(results: request.public_send(field).map { result.new(error:) })
+          end
+        end
+      end
+
+      let(:calls) do
+        { "AckBatch" => -> { client.ack("orders", "m", lease_token: "t") },
+          "NackBatch" => -> { client.nack("orders", "m", "no", lease_token: "t") },
+          "ExtendLease" => -> { client.extend_lease("orders", "m", 5, lease_token: "t") } }
+      end
+
+      it "with its token is sent again until the broker is back" do
+        away_then(times: 2)
+        calls.each_value(&:call)
+        calls.each_key do |call|
+          sent = broker.calls(call).map(&:request)
+          expect([sent.length, sent.uniq.length]).to eq [3, 1]
+        end
+      end
+
+      it "that finds nothing after a repeat has succeeded before" do
+        away_then("MESSAGE_NOT_FOUND")
+        expect([calls["AckBatch"].call, calls["NackBatch"].call]).to eq [nil, nil]
+        expect { calls["ExtendLease"].call }.to raise_error(Fila::MessageNotFoundError)
+      end
+
+      it "that comes too late after a repeat is over for a nack, not for an ack" do
+        away_then("LEASE_EXPIRED")
+        expect(calls["NackBatch"].call).to be_nil
+        expect { calls["AckBatch"].call }.to raise_error(Fila::LeaseExpiredError)
+      end
+
+      it "that finds nothing the first time has failed" do
+        %w[MESSAGE_NOT_FOUND LEASE_EXPIRED].each do |reason|
+          away_then(reason, times: 0)
+          calls.each_value do |call|
+            expect(&call).to raise_error(be_a(Fila::MessageNotFoundError)
+                                     .or(be_a(Fila::LeaseExpiredError)))
+          end
+        end
+        expect(broker.seen.length).to eq 6
+      end
+
+      it "ends with its deadline" do
+        away_then(times: 1000)
+        expect { client.ack("orders", "m", lease_token: "t", timeout: 0.3) }
+          .to raise_error(be_a(Fila::UnavailableError).or(be_a(Fila::DeadlineExceededError)))
+      end
+
+      it "of many messages is sent again, too, whole frames and all" do
+        away_then("MESSAGE_NOT_FOUND")
+        messages = leased_frame("a", "b", seconds: 60).messages.to_a
+        broker.script("Receive") { Fila::V1::ReceiveResponse.new(messages:) }
+        frame = client.receive("orders", max_messages: 2)
+        broker.script("SettleGrants") do |_|
+          refuse(:UNAVAILABLE, "away") if broker.calls("SettleGrants").length < 2
+          error = item_error("LEASE_EXPIRED", "none is left")
+          Fila::V1::SettleGrantsResponse.new(results: [Fila::V1::GrantResult.new(error:)])
+        end
+        expect(client.ack_many(frame)).to eq [nil, nil]
+        expect(client.ack_many(frame.first(1))).to match [be_a(Fila::MessageNotFoundError)]
+        expect(client.nack_many(frame)).to eq [nil, nil]
+        expect(broker.calls("SettleGrants").length).to eq 2
+      end
+
+      it "of grants by themselves is never sent again" do
+        broker.script("SettleGrants") { |_| refuse(:UNAVAILABLE, "away") }
+        [-> { client.ack_grant("orders", "t") }, -> { client.nack_grant("orders", "t") }]
+          .each { |call| expect(&call).to raise_error(Fila::UnavailableError) }
+        expect(broker.seen.length).to eq 2
+      end
+    end
+
+    it "never sends settling again that has no token" do
       calls = {
         "AckBatch" => -> { client.ack("orders", "m") },
         "NackBatch" => -> { client.nack("orders", "m") },

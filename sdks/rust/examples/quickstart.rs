@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let message_id = client.enqueue(message).await?;
     println!("enqueued {message_id}");
 
-    let mut consumer = client.consume(&queue).await?;
+    let consumer = client.consume(&queue).await?;
     if let Some(message) = consumer.next().await.transpose()? {
         let payload = String::from_utf8_lossy(&message.payload);
         println!("received '{payload}' of {}", message.headers["tenant"]);

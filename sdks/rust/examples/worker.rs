@@ -5,24 +5,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use fila::{
-    Client, ConsumeMessage, ConsumeOptions, EnqueueMessage, Message, QueueSettings, ReceiveOptions,
+    Client, ConsumeMessage, EnqueueMessage, EventKind, HandlerError, QueueSettings, ReceiveOptions,
 };
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 
 const MESSAGES: usize = 20;
 const HANDLERS: u32 = 5;
 
 /// What a real worker does with a message; this one cannot stand the number 13.
-async fn handle(message: &Message) -> Result<(), &'static str> {
+async fn handle(message: ConsumeMessage) -> Result<(), HandlerError> {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    if message.payload == b"13" { Err("unlucky number") } else { Ok(()) }
-}
-
-async fn settle(message: ConsumeMessage) -> fila::Result<()> {
-    match handle(&message).await {
-        Ok(()) => message.ack().await,
-        Err(error) => message.nack(error).await,
-    }
+    if message.payload == b"13" { Err("unlucky number".into()) } else { Ok(()) }
 }
 
 #[tokio::main]
@@ -38,20 +31,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         stored?;
     }
 
-    // No more in flight than there are handlers: what waits should wait at the broker, where other
-    // workers can have it. So the loop needs no limit of its own.
-    let options = ConsumeOptions { max_in_flight: HANDLERS, ..Default::default() };
-    let mut consumer = client.consume_with(&queue, options).await?;
-    let mut handlers = JoinSet::new();
-    while handlers.len() <= MESSAGES {
-        // One of them comes twice.
-        let Some(message) = consumer.next().await.transpose()? else { break };
-        handlers.spawn(settle(message));
-    }
-    for settled in handlers.join_all().await {
-        settled?;
-    }
-    consumer.close().await;
+    let (settled, mut news) = mpsc::unbounded_channel();
+    let worker = client.worker(&queue, handle).concurrency(HANDLERS).on_event(move |event| {
+        // Nobody listens any more once all is done.
+        let _ = settled.send(event.kind);
+    });
+    // A service would run until a signal comes: `worker.run_until(tokio::signal::ctrl_c())`.
+    let all_done = async {
+        let (mut acked, mut nacked) = (0, 0);
+        while acked < MESSAGES - 1 || nacked < 2 {
+            match news.recv().await {
+                Some(EventKind::Acked) => acked += 1,
+                Some(EventKind::Nacked) => nacked += 1,
+                _ => {}
+            }
+        }
+    };
+    worker.run_until(all_done).await?;
 
     let options = ReceiveOptions { wait: Duration::from_secs(2), ..Default::default() };
     let letters = client.receive(&dead_letters, options).await?;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::connection::{Connection, Service, deadline_after};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Enqueued, moment};
 use crate::pipeline::{Piped, carry};
 use crate::proto;
@@ -48,6 +48,11 @@ pub(crate) trait Batch: 'static {
     /// Whether an item may be sent again after a failure that leaves open if it was applied.
     fn is_repeatable(_item: &Self::Item) -> bool {
         false
+    }
+
+    /// What an item's error means where the item had been sent before, and may have been done.
+    fn after_repeat(error: Error) -> Result<Self::Output> {
+        Err(error)
     }
 
     /// Sends the items of concurrent callers, as [`send_batch`] does.
@@ -126,6 +131,16 @@ impl Batch for Nack {
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
         (&item.queue, Some(&item.message_id))
     }
+
+    fn is_repeatable(item: &Self::Item) -> bool {
+        !item.lease_token.is_empty()
+    }
+
+    fn after_repeat(error: Error) -> Result<()> {
+        // The delivery is over, and with it the message if that was its last one.
+        let is_done = matches!(error.kind(), ErrorKind::MessageNotFound | ErrorKind::LeaseExpired);
+        if is_done { Ok(()) } else { Err(error) }
+    }
 }
 
 impl Batch for Extend {
@@ -155,6 +170,10 @@ impl Batch for Extend {
 
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
         (&item.queue, Some(&item.message_id))
+    }
+
+    fn is_repeatable(item: &Self::Item) -> bool {
+        !item.lease_token.is_empty()
     }
 }
 
@@ -188,7 +207,17 @@ pub(crate) async fn send_many<B: Piped>(
     items: impl Iterator<Item = B::Item>,
     timeout: Duration,
 ) -> Result<Vec<Result<B::Output>>> {
-    connection.check_open()?;
+    send_many_or_again::<B>(connection, items, timeout, false).await
+}
+
+/// [`send_many`], of items that may have been done before.
+pub(crate) async fn send_many_or_again<B: Piped>(
+    connection: &Connection,
+    items: impl Iterator<Item = B::Item>,
+    timeout: Duration,
+    is_repeat: bool,
+) -> Result<Vec<Result<B::Output>>> {
+    connection.check_alive()?;
     let mut items = items.peekable();
     let mut outcomes = Vec::new();
     let mut failure: Option<Error> = None;
@@ -196,7 +225,10 @@ pub(crate) async fn send_many<B: Piped>(
         let subjects: Vec<_> = batch.iter().map(subject_of::<B>).collect();
         let answers = match &failure {
             Some(error) => Err(error.clone()),
-            None => send_once_or_again::<B>(connection, batch, deadline_after(timeout)).await,
+            None => {
+                let deadline = deadline_after(timeout);
+                send_once_or_again::<B>(connection, batch, deadline, is_repeat).await.0
+            }
         };
         let about = |error: Error, (queue, message_id): &Subject| {
             error.about(Some(queue), message_id.as_deref())
@@ -218,19 +250,26 @@ pub(crate) async fn send_many<B: Piped>(
     Ok(outcomes)
 }
 
-/// Sends all items, and fails as the first request did that failed as a whole.
+/// Sends all items, and fails as the first request did that failed as a whole. Says whether a
+/// request was sent more than once.
 pub(crate) async fn send_or_fail<B: Piped>(
     connection: &Connection,
     items: Vec<B::Item>,
     timeout: Duration,
-) -> Result<Vec<Result<B::Output>>> {
+) -> (Result<Vec<Result<B::Output>>>, bool) {
     let mut items = items.into_iter().peekable();
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut is_repeat) = (Vec::new(), false);
     while let Some(batch) = next_batch(&mut items) {
         let deadline = deadline_after(timeout);
-        outcomes.extend(send_once_or_again::<B>(connection, batch, deadline).await?);
+        let (answers, was_sent_again) =
+            send_once_or_again::<B>(connection, batch, deadline, false).await;
+        is_repeat |= was_sent_again;
+        match answers {
+            Ok(answers) => outcomes.extend(answers),
+            Err(error) => return (Err(error), is_repeat),
+        }
     }
-    Ok(outcomes)
+    (Ok(outcomes), is_repeat)
 }
 
 type Subject = (String, Option<String>);
@@ -245,17 +284,26 @@ fn not_sent(error: &Error) -> Error {
     error.clone().with_text(text)
 }
 
+/// Sends one request, and again while the broker is away if that is harmless. Also says whether it
+/// was sent more than once.
 async fn send_once_or_again<B: Piped>(
     connection: &Connection,
     batch: Vec<B::Item>,
     deadline: Instant,
-) -> Result<Vec<Result<B::Output>>> {
+    is_repeat: bool,
+) -> (Result<Vec<Result<B::Output>>>, bool) {
     let trace = Trace::current();
-    if !batch.iter().all(B::is_repeatable) {
-        return send_batch::<B>(connection, batch, deadline, &trace).await;
+    let (answers, was_sent_again) = if batch.iter().all(B::is_repeatable) {
+        let send = || send_batch::<B>(connection, batch.clone(), deadline, &trace);
+        connection.retrying(deadline, send).await
+    } else {
+        (send_batch::<B>(connection, batch, deadline, &trace).await, false)
+    };
+    if !is_repeat && !was_sent_again {
+        return (answers, false);
     }
-    let send = || send_batch::<B>(connection, batch.clone(), deadline, &trace);
-    connection.retrying(deadline, send).await
+    let meant = |answer: Result<B::Output>| answer.or_else(B::after_repeat);
+    (answers.map(|answers| answers.into_iter().map(meant).collect()), was_sent_again)
 }
 
 /// The next items that fit into one request; none when there are no more.

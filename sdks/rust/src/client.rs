@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use prost::Message;
+use tokio::time::{timeout, timeout_at};
 use tonic::{Request, Response, Status};
 
-use crate::batch::{self, Enqueue, Extend, send_many};
+use crate::batch::{self, Batch, Enqueue, Extend, send_many};
 use crate::coalesce::Coalescer;
 use crate::connection::{Connection, Service, Stub, deadline_after, locked};
 use crate::consumer::{ConsumeOptions, Consumer, Core};
 use crate::error::{Error, Result};
 use crate::grants::{self, AckItem};
+use crate::leases::Leases;
 use crate::message::{ConsumeMessage, EnqueueMessage, Enqueued, Nack, as_ms};
 use crate::options::ClientBuilder;
 use crate::proto;
@@ -51,6 +53,8 @@ pub struct Client {
 
 struct Shared {
     connection: Arc<Connection>,
+    leases: Arc<Leases>,
+    close_timeout: Duration,
     enqueues: Arc<Coalescer<Enqueue>>,
     acks: Arc<Coalescer<grants::Ack>>,
     nacks: Arc<Coalescer<batch::Nack>>,
@@ -92,11 +96,12 @@ impl<'a> Call<'a> {
         F: Fn(S, Request<Req>) -> Fut,
         Fut: Future<Output = Result<Response<Res>, Status>>,
     {
+        self.connection.promises.check_open()?;
         let deadline = deadline_after(self.timeout);
         let trace = Trace::current();
         let attempt = || self.connection.attempt(message.clone(), deadline, &trace, &invoke);
         let answer = if self.is_repeatable {
-            self.connection.retrying(deadline, attempt).await
+            self.connection.retrying(deadline, attempt).await.0
         } else {
             attempt().await
         };
@@ -105,9 +110,10 @@ impl<'a> Call<'a> {
 }
 
 impl Client {
-    /// A client of the broker at `target`, `127.0.0.1:5555` for example, with default options.
+    /// Connects to the broker at `target`, `127.0.0.1:5555` for example, with default options.
+    /// [`ClientBuilder::connect_lazy`] makes a client before there is a broker.
     ///
-    /// It connects with its first call. Fails with
+    /// Fails with [`Unavailable`](crate::ErrorKind::Unavailable) when nobody is there, and with
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the target is not `host:port`.
     pub async fn connect(target: impl Into<String>) -> Result<Self> {
         Self::builder().target(target).connect().await
@@ -119,9 +125,11 @@ impl Client {
         ClientBuilder::default()
     }
 
-    pub(crate) fn open(options: ClientBuilder) -> Result<Self> {
-        let connection = Arc::new(Connection::new(&options)?);
+    pub(crate) fn over(connection: Connection, options: &ClientBuilder) -> Self {
+        let connection = Arc::new(connection);
         let shared = Shared {
+            leases: Leases::new(Arc::clone(&connection), options.timeout),
+            close_timeout: options.close_timeout,
             enqueues: Coalescer::new(Arc::clone(&connection)),
             acks: Coalescer::new(Arc::clone(&connection)),
             nacks: Coalescer::new(Arc::clone(&connection)),
@@ -129,7 +137,7 @@ impl Client {
             consumers: Mutex::new(Some(Vec::new())),
             connection,
         };
-        Ok(Self { shared: Arc::new(shared), timeout: options.timeout })
+        Self { shared: Arc::new(shared), timeout: options.timeout }
     }
 
     /// The same client with another deadline for the calls made through what this returns.
@@ -138,14 +146,38 @@ impl Client {
         Self { shared: Arc::clone(&self.shared), timeout }
     }
 
-    /// Ends consumers and calls under way, of all clones. Afterwards every call fails with
+    /// Waits until every enqueue, ack, nack and extension, of all clones, that has begun is
+    /// answered, whatever the answer is.
+    ///
+    /// Fails with [`DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) if that takes longer than
+    /// this client's timeout, which [`with_timeout`](Self::with_timeout) changes.
+    pub async fn flush(&self) -> Result<()> {
+        let promises = &self.shared.connection.promises;
+        promises.check_open()?;
+        let kept = timeout_at(deadline_after(self.timeout), promises.kept()).await;
+        kept.map_err(|_| Error::too_late("not everything was answered in time"))
+    }
+
+    /// Ends consumers, and lets enqueues, acks, nacks and extensions be answered that have begun,
+    /// for as long as [`close_timeout`](ClientBuilder::close_timeout) says; of all clones.
+    ///
+    /// What is left then, and every call from now on, fails with
     /// [`ClientClosed`](crate::ErrorKind::ClientClosed). Harmless twice.
     pub async fn close(&self) {
+        let connection = &self.shared.connection;
+        connection.promises.close();
         let consumers = locked(&self.shared.consumers).take().unwrap_or_default();
-        for core in consumers.iter().filter_map(Weak::upgrade) {
-            self.shared.connection.spawn_courtesy(core.close());
-        }
-        self.shared.connection.close().await;
+        let consumers: Vec<_> = consumers.iter().filter_map(Weak::upgrade).collect();
+        consumers.iter().for_each(|core| core.close());
+        let given_back = async {
+            for core in &consumers {
+                core.ended().await;
+            }
+        };
+        // What is not answered by then is cut off, and told so.
+        let answered = timeout(self.shared.close_timeout, connection.promises.kept());
+        let ((), _) = tokio::join!(given_back, answered);
+        connection.close().await;
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -174,17 +206,13 @@ impl Client {
     /// `Unavailable`, `DeadlineExceeded` and `StorageFailed` leave open whether it was stored. With
     /// an idempotency key it is sent again while the broker is away, up to the deadline.
     pub async fn enqueue(&self, message: EnqueueMessage) -> Result<String> {
-        let trace = Trace::current();
-        let deadline = deadline_after(self.timeout);
         let queue = message.queue.clone();
-        let is_repeatable = message.idempotency_key.as_ref().is_some_and(|key| !key.is_empty());
-        let item = message.into_request(&trace);
+        let item = message.into_request(&Trace::current());
         let enqueues = &self.shared.enqueues;
-        let stored = if is_repeatable {
-            let submit = || enqueues.submit(item.clone(), deadline, trace.clone());
-            self.shared.connection.retrying(deadline, submit).await
+        let stored = if Enqueue::is_repeatable(&item) {
+            enqueues.call(|| item.clone(), true, self.timeout).await
         } else {
-            enqueues.submit(item, deadline, trace).await
+            enqueues.call_once(item, self.timeout).await
         };
         stored.map(|stored| stored.message_id).map_err(|error| error.about(Some(&queue), None))
     }
@@ -199,6 +227,7 @@ impl Client {
         &self,
         messages: impl IntoIterator<Item = EnqueueMessage>,
     ) -> Result<Vec<Result<Enqueued>>> {
+        let _promise = self.shared.connection.promises.give()?;
         let trace = Trace::current();
         let items = messages.into_iter().map(|message| message.into_request(&trace));
         send_many::<Enqueue>(&self.shared.connection, items, self.timeout).await
@@ -208,8 +237,8 @@ impl Client {
 
     /// Messages of a queue as they become ready, for as long as the consumer lives.
     ///
-    /// The stream is opened when its first message is asked for; that also reports an unknown
-    /// queue. Fails when the client is closed.
+    /// It is opened in the background, also while the broker is away; an unknown queue is reported
+    /// by the first [`next`](Consumer::next). Fails when the client is closed.
     pub async fn consume(&self, queue: impl Into<String>) -> Result<Consumer> {
         self.consume_with(queue, ConsumeOptions::default()).await
     }
@@ -226,9 +255,10 @@ impl Client {
             max_batch: options.batch_size,
             visibility_timeout_ms: options.visibility_timeout.map_or(0, as_ms),
         };
-        let core = Core::new(Arc::clone(&self.shared.connection), request);
         let mut consumers = locked(&self.shared.consumers);
         let consumers = consumers.as_mut().ok_or_else(Error::client_closed)?;
+        let Shared { connection, leases, .. } = &*self.shared;
+        let core = Core::open(connection, leases, request, options.extend_leases);
         consumers.retain(|core| core.strong_count() > 0);
         consumers.push(Arc::downgrade(&core));
         Ok(Consumer::new(core, self.clone()))
@@ -262,8 +292,10 @@ impl Client {
     /// Reports that a leased message was processed; it is gone.
     ///
     /// Fails with `MessageNotFound` when it is not leased, and with `LeaseExpired` when the token
-    /// is of an earlier delivery. Without a token the message id alone decides. Never sent twice:
-    /// after `Unavailable` the message is gone, or comes back when its lease ends.
+    /// is of an earlier delivery. With a token it is sent again while the broker is away, up to the
+    /// deadline; the message that is gone by then is success. Without one the message id alone
+    /// decides, and it is never sent twice: after `Unavailable` the message is gone, or comes back
+    /// when its lease ends.
     pub async fn ack(
         &self,
         queue: &str,
@@ -280,14 +312,16 @@ impl Client {
         lease_token: Option<&str>,
         frame_size: u64,
     ) -> Result<()> {
-        let request = proto::AckRequest {
-            queue: queue.to_owned(),
-            message_id: message_id.to_owned(),
-            lease_token: lease_token.unwrap_or_default().to_owned(),
+        let lease_token = lease_token.unwrap_or_default();
+        let item = || {
+            let request = proto::AckRequest {
+                queue: queue.to_owned(),
+                message_id: message_id.to_owned(),
+                lease_token: lease_token.to_owned(),
+            };
+            AckItem { request, frame_size }
         };
-        let item = AckItem { request, frame_size };
-        let deadline = deadline_after(self.timeout);
-        let settled = self.shared.acks.submit(item, deadline, Trace::current()).await;
+        let settled = self.shared.acks.call(item, !lease_token.is_empty(), self.timeout).await;
         settled.map_err(|error| error.about(Some(queue), Some(message_id)))
     }
 
@@ -305,9 +339,12 @@ impl Client {
             },
             frame_size: message.frame_size(),
         };
+        let _promise = self.shared.connection.promises.give()?;
         // Collected, because a future that holds borrowed messages could not be spawned.
-        let items: Vec<_> = messages.into_iter().map(item).collect();
-        grants::ack_many(&self.shared.connection, items, self.timeout).await
+        let messages: Vec<_> = messages.into_iter().cloned().collect();
+        let items = messages.iter().map(item).collect();
+        let outcomes = grants::ack_many(&self.shared.connection, items, self.timeout).await?;
+        Ok(messages.iter().zip(outcomes).map(|(message, it)| message.settled(it)).collect())
     }
 
     /// Reports that processing failed: the message is retried or dead-lettered.
@@ -321,9 +358,10 @@ impl Client {
         lease_token: Option<&str>,
         nack: impl Into<Nack>,
     ) -> Result<()> {
-        let item = nack.into().into_request(queue, message_id, lease_token);
-        let deadline = deadline_after(self.timeout);
-        let settled = self.shared.nacks.submit(item, deadline, Trace::current()).await;
+        let nack = nack.into();
+        let item = || nack.request(queue, message_id, lease_token);
+        let is_repeatable = lease_token.is_some_and(|token| !token.is_empty());
+        let settled = self.shared.nacks.call(item, is_repeatable, self.timeout).await;
         settled.map_err(|error| error.about(Some(queue), Some(message_id)))
     }
 
@@ -334,12 +372,17 @@ impl Client {
         messages: impl IntoIterator<Item = &'a ConsumeMessage>,
         nack: impl Into<Nack>,
     ) -> Result<Vec<Result<()>>> {
+        let _promise = self.shared.connection.promises.give()?;
         let nack = nack.into();
+        let messages: Vec<_> = messages.into_iter().cloned().collect();
         let item = |message: &ConsumeMessage| {
-            nack.clone().into_request(&message.queue, &message.id, Some(&message.lease_token))
+            nack.request(&message.queue, &message.id, Some(&message.lease_token))
         };
-        let items: Vec<_> = messages.into_iter().map(item).collect();
-        send_many::<batch::Nack>(&self.shared.connection, items.into_iter(), self.timeout).await
+        let items: Vec<_> = messages.iter().map(item).collect();
+        let Shared { connection, .. } = &*self.shared;
+        let outcomes =
+            send_many::<batch::Nack>(connection, items.into_iter(), self.timeout).await?;
+        Ok(messages.iter().zip(outcomes).map(|(message, it)| message.settled(it)).collect())
     }
 
     /// Prolongs a lease to `duration` from now, by default the queue's visibility timeout.
@@ -352,14 +395,15 @@ impl Client {
         lease_token: Option<&str>,
         duration: Option<Duration>,
     ) -> Result<SystemTime> {
-        let item = proto::LeaseExtension {
+        let lease_token = lease_token.unwrap_or_default();
+        let item = || proto::LeaseExtension {
             queue: queue.to_owned(),
             message_id: message_id.to_owned(),
-            lease_token: lease_token.unwrap_or_default().to_owned(),
+            lease_token: lease_token.to_owned(),
             extend_ms: duration.map_or(0, as_ms),
         };
-        let deadline = deadline_after(self.timeout);
-        let end = self.shared.extensions.submit(item, deadline, Trace::current()).await;
+        let is_repeatable = !lease_token.is_empty();
+        let end = self.shared.extensions.call(item, is_repeatable, self.timeout).await;
         end.and_then(|end| {
             end.ok_or_else(|| Error::internal("the broker did not say when the lease ends"))
         })

@@ -11,13 +11,14 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use prost::Message;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
-use crate::connection::{Connection, locked};
+use crate::connection::{Connection, deadline_after, locked};
 use crate::error::{Error, Result};
 use crate::pipeline::Piped;
 use crate::tracing::Trace;
@@ -29,6 +30,9 @@ const REQUESTS_UNDER_WAY_MAX: usize = 2;
 struct Seat<B: Piped> {
     number: u64,
     item: B::Item,
+    size: usize,
+    // What it takes of the bytes that may wait, for as long as it waits.
+    _room: OwnedSemaphorePermit,
     deadline: Instant,
     trace: Trace,
     answer: oneshot::Sender<Result<B::Output>>,
@@ -53,19 +57,52 @@ impl<B: Piped> Coalescer<B> {
         Arc::new(Self { connection, state: Mutex::new(state) })
     }
 
-    /// Sends one item, with others if there are any. Fails with the item's error, or the batch's.
-    pub(crate) async fn submit(
+    /// Sends one item, with others if there are any. Fails with the item's error, or the batch's,
+    /// and at once when the client is closed.
+    ///
+    /// If doing it twice is harmless it is made anew and sent again while the broker is away.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        item: impl Fn() -> B::Item,
+        is_repeatable: bool,
+        timeout: Duration,
+    ) -> Result<B::Output> {
+        if !is_repeatable {
+            return self.call_once(item(), timeout).await;
+        }
+        let _promise = self.connection.promises.give()?;
+        let (deadline, trace) = (deadline_after(timeout), Trace::current());
+        let submit = || self.submit(item(), deadline, trace.clone());
+        match self.connection.retrying(deadline, submit).await {
+            (Err(error), true) => B::after_repeat(error),
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// [`call`](Self::call) of what is never sent twice.
+    pub(crate) async fn call_once(
+        self: &Arc<Self>,
+        item: B::Item,
+        timeout: Duration,
+    ) -> Result<B::Output> {
+        let _promise = self.connection.promises.give()?;
+        self.submit(item, deadline_after(timeout), Trace::current()).await
+    }
+
+    async fn submit(
         self: &Arc<Self>,
         item: B::Item,
         deadline: Instant,
         trace: Trace,
     ) -> Result<B::Output> {
-        self.connection.check_open()?;
         if deadline <= Instant::now() {
             return Err(Error::too_late("the deadline passed before the request was sent"));
         }
+        let size = item.encoded_len();
+        let _room = self.connection.room(size, deadline).await?;
         let (answer, outcome) = oneshot::channel();
-        let number = self.seat(item, deadline, trace, answer);
+        let number =
+            self.seat(|number| Seat { number, item, size, _room, deadline, trace, answer });
         match timeout_at(deadline, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Error::cancelled("the runtime ended; the outcome is unknown")),
@@ -73,17 +110,11 @@ impl<B: Piped> Coalescer<B> {
         }
     }
 
-    fn seat(
-        self: &Arc<Self>,
-        item: B::Item,
-        deadline: Instant,
-        trace: Trace,
-        answer: oneshot::Sender<Result<B::Output>>,
-    ) -> u64 {
+    fn seat(self: &Arc<Self>, seat: impl FnOnce(u64) -> Seat<B>) -> u64 {
         let mut state = locked(&self.state);
         let number = state.seats;
         state.seats += 1;
-        state.waiting.push_back(Seat { number, item, deadline, trace, answer });
+        state.waiting.push_back(seat(number));
         if state.free_slots > 0 {
             state.free_slots -= 1;
             let slot = Slot { coalescer: Arc::clone(self), is_taken: true };
@@ -116,7 +147,7 @@ impl<B: Piped> State<B> {
             if seat.answer.is_closed() {
                 continue;
             }
-            size += seat.item.encoded_len();
+            size += seat.size;
             if size > BATCH_BYTES_MAX && !batch.is_empty() {
                 self.waiting.push_front(seat);
                 break;

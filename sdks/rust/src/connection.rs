@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! One gRPC channel: how it is set up, what every call carries, and what its failures mean.
 //!
-//! The channel connects with its first call, and again with the first one after it was lost.
+//! The channel connects when a client is made, or with its first call if that is what the user
+//! wants, and again with the first call after it was lost.
 //! Nothing here knows which calls exist or what they are for; a call comes as a function of its
 //! stub.
 
@@ -14,8 +15,7 @@ use std::time::Duration;
 
 use prost::Message;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -24,6 +24,7 @@ use tonic::{Code, Request, Response, Status, TimeoutExpired};
 use crate::error::{Error, Result};
 use crate::options::{Backoff, ClientBuilder, DEFAULT_TARGET, TlsOptions};
 use crate::pipeline::Pipeline;
+use crate::promises::Promises;
 use crate::proto::fila_admin_client::FilaAdminClient;
 use crate::proto::fila_service_client::FilaServiceClient;
 use crate::tracing::Trace;
@@ -39,7 +40,7 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 // The time limit of one attempt to connect, TLS handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 // A clock cannot count to the end of time; nobody waits for longer than this.
-const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 const USER_AGENT: &str = concat!("fila-rust/", env!("CARGO_PKG_VERSION"));
 // How tonic's decoder says that an answer exceeds the size limit. Its status is not the one that
@@ -47,6 +48,7 @@ const USER_AGENT: &str = concat!("fila-rust/", env!("CARGO_PKG_VERSION"));
 const TOO_LARGE: &str = "Error, decoded message length too large";
 const REASON_TRAILER: &str = "fila-reason";
 const REDACTED: &str = "[redacted]";
+const FULL: &str = "more waits to be sent than max_buffered_bytes allows; this one was not sent";
 
 /// A generated client that can be made for a channel.
 pub(crate) trait Stub {
@@ -82,7 +84,9 @@ pub(crate) struct Connection {
     pub(crate) max_message_bytes: usize,
     pub(crate) enqueues: Pipeline,
     pub(crate) settlements: Pipeline,
-    courtesies: Mutex<JoinSet<()>>,
+    pub(crate) promises: Promises,
+    room: Arc<Semaphore>,
+    room_bytes: u32,
     has_no_grants: AtomicBool,
     has_no_pipelines: AtomicBool,
 }
@@ -106,32 +110,42 @@ impl Connection {
         self.has_no_pipelines.store(true, Ordering::Relaxed);
     }
 
-    /// Checks the options that need the network's view. Connects with the first call.
-    pub(crate) fn new(options: &ClientBuilder) -> Result<Self> {
-        check_target(&options.target)?;
-        let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", options.target))
-            .and_then(|endpoint| endpoint.user_agent(USER_AGENT))
-            .map_err(|_| not_a_target(&options.target))?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true);
-        let endpoint = match &options.tls {
-            Some(tls) => endpoint
-                .tls_config(tls_config(tls)?)
-                .map_err(|error| Error::invalid(&format!("tls: {}", chain(&error))))?,
-            None => endpoint,
+    /// Connects, and fails if nobody is there.
+    pub(crate) async fn open(options: &ClientBuilder) -> Result<Self> {
+        let endpoint = endpoint(options)?;
+        let channel = match tokio::time::timeout(options.timeout, endpoint.connect()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => {
+                let text = chain(std::error::Error::source(&error).unwrap_or(&error));
+                let source = Some(Arc::new(error) as _);
+                return Err(Error::from_status("UNAVAILABLE", None, &text, source));
+            }
+            Err(_) => {
+                return Err(Error::too_late("the broker did not accept the connection in time"));
+            }
         };
+        Self::over(channel, options)
+    }
+
+    /// Connects with the first call.
+    pub(crate) fn open_lazily(options: &ClientBuilder) -> Result<Self> {
+        Self::over(endpoint(options)?.connect_lazy(), options)
+    }
+
+    fn over(channel: Channel, options: &ClientBuilder) -> Result<Self> {
+        let room_bytes = options.max_buffered_bytes.min(Semaphore::MAX_PERMITS);
+        let room_bytes = u32::try_from(room_bytes).unwrap_or(u32::MAX);
         Ok(Self {
             target: options.target.clone(),
             backoff: options.backoff,
             runtime: Handle::current(),
-            channel: Mutex::new(Some(endpoint.connect_lazy())),
+            channel: Mutex::new(Some(channel)),
             closed: watch::Sender::new(false),
             api_key: options.api_key.as_deref().map(api_key).transpose()?,
             max_message_bytes: options.max_message_bytes,
-            courtesies: Mutex::default(),
+            promises: Promises::default(),
+            room: Arc::new(Semaphore::new(room_bytes as usize)),
+            room_bytes,
             enqueues: Pipeline::default(),
             settlements: Pipeline::default(),
             has_no_grants: AtomicBool::new(false),
@@ -139,8 +153,30 @@ impl Connection {
         })
     }
 
-    pub(crate) fn check_open(&self) -> Result<()> {
+    /// Whether calls of this client can go on; whether new ones may begin, `promises` says.
+    pub(crate) fn check_alive(&self) -> Result<()> {
         if *self.closed.borrow() { Err(Error::client_closed()) } else { Ok(()) }
+    }
+
+    /// Room for one more message that waits to be sent, until the deadline or until the client is
+    /// closed. A message that is larger than all of the room may have all of it.
+    pub(crate) async fn room(
+        &self,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.room_bytes);
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(bytes) {
+            return Ok(room);
+        }
+        tokio::select! {
+            biased;
+            () = self.closing() => Err(Error::client_closed()),
+            room = Arc::clone(&self.room).acquire_many_owned(bytes) => {
+                room.map_err(|_| Error::client_closed())
+            }
+            () = tokio::time::sleep_until(deadline) => Err(Error::too_late(FULL)),
+        }
     }
 
     /// tonic has a limit for requests too, but reports it as a failure of the transport.
@@ -203,8 +239,9 @@ impl Connection {
         }
     }
 
-    /// Calls `send` again while the broker is away, for as long as the deadline allows.
-    pub(crate) async fn retrying<T, F, Fut>(&self, deadline: Instant, send: F) -> Result<T>
+    /// Calls `send` again while the broker is away, for as long as the deadline allows. Also says
+    /// whether it was called more than once.
+    pub(crate) async fn retrying<T, F, Fut>(&self, deadline: Instant, send: F) -> (Result<T>, bool)
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T>>,
@@ -213,11 +250,11 @@ impl Connection {
         loop {
             let error = match send().await {
                 Err(error) if error.is_unavailable() => error,
-                outcome => return outcome,
+                outcome => return (outcome, attempts > 0),
             };
             let next = Instant::now() + self.backoff.delay(attempts, chance());
             if next >= deadline {
-                return Err(error);
+                return (Err(error), attempts > 0);
             }
             attempts += 1;
             tokio::select! {
@@ -256,17 +293,8 @@ impl Connection {
         }
     }
 
-    /// Runs something in the background that is soon over and that `close` waits for.
-    pub(crate) fn spawn_courtesy(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut courtesies = locked(&self.courtesies);
-        while courtesies.try_join_next().is_some() {}
-        courtesies.spawn_on(work, &self.runtime);
-    }
-
     /// Ends every call under way. Harmless twice.
     pub(crate) async fn close(&self) {
-        let courtesies = std::mem::take(&mut *locked(&self.courtesies));
-        courtesies.join_all().await;
         self.closed.send_replace(true);
         locked(&self.channel).take();
         tokio::join!(self.enqueues.close(), self.settlements.close());
@@ -329,7 +357,7 @@ fn sources<'a>(
 }
 
 /// An error and its causes as one clause; "transport error" alone would help nobody.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     for text in sources(error).map(ToString::to_string) {
         // Some repeat their cause's text in their own.
@@ -338,6 +366,25 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
     }
     texts.join(": ")
+}
+
+/// Checks the options that need the network's view.
+fn endpoint(options: &ClientBuilder) -> Result<Endpoint> {
+    check_target(&options.target)?;
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{}", options.target))
+        .and_then(|endpoint| endpoint.user_agent(USER_AGENT))
+        .map_err(|_| not_a_target(&options.target))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
+    match &options.tls {
+        Some(tls) => endpoint
+            .tls_config(tls_config(tls)?)
+            .map_err(|error| Error::invalid(&format!("tls: {}", chain(&error)))),
+        None => Ok(endpoint),
+    }
 }
 
 fn check_target(target: &str) -> Result<()> {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
-use crate::batch::{self, Answers, Batch, send_batch, send_many, send_or_fail};
+use crate::batch::{self, Answers, Batch, send_batch, send_many, send_many_or_again, send_or_fail};
 use crate::client::Client;
 use crate::connection::{Connection, Service};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,6 +60,16 @@ impl Batch for Settle {
     fn subject(item: &Self::Item) -> (&str, Option<&str>) {
         (&item.queue, None)
     }
+
+    /// An extension, or the acks of a whole frame: where those were done, the repeat finds nothing
+    /// to settle, and each ack is then sent by itself and finds its message gone.
+    fn is_repeatable(item: &Self::Item) -> bool {
+        match &item.action {
+            Some(Action::Extend(_)) => true,
+            Some(Action::Ack(_)) => item.expected_messages > 0,
+            _ => false,
+        }
+    }
 }
 
 impl Client {
@@ -93,6 +103,7 @@ impl Client {
             error: nack.error,
             retry_after_ms: nack.retry_after.map(as_ms),
             throttle_key: nack.throttle_key.unwrap_or_default(),
+            dead_letter: nack.dead_letter,
         });
         Ok(self.settle_grant(queue, lease_token, except_message_ids, action).await?.messages)
     }
@@ -130,6 +141,7 @@ impl Client {
             expected_messages: 0,
             action: Some(action),
         };
+        let _promise = self.connection().promises.give()?;
         let items = std::iter::once(item);
         let mut outcomes = send_many::<Settle>(self.connection(), items, self.timeout()).await?;
         outcomes.pop().unwrap_or_else(|| Err(Error::internal("the broker gave no result")))
@@ -175,6 +187,15 @@ impl Batch for Ack {
         (&item.request.queue, Some(&item.request.message_id))
     }
 
+    fn is_repeatable(item: &Self::Item) -> bool {
+        !item.request.lease_token.is_empty()
+    }
+
+    fn after_repeat(error: Error) -> Result<()> {
+        // It is gone, as it should be.
+        if error.kind() == ErrorKind::MessageNotFound { Ok(()) } else { Err(error) }
+    }
+
     /// Whole frames by their grants, and then what is left.
     async fn send_together(
         connection: &Connection,
@@ -205,9 +226,8 @@ pub(crate) async fn ack_many(
     items: Vec<AckItem>,
     timeout: Duration,
 ) -> Result<Vec<Result<()>>> {
-    connection.check_open()?;
     let plan = Plan::new(connection, items);
-    let answers = send_or_fail::<Settle>(connection, plan.grants(), timeout).await;
+    let (answers, is_repeat) = send_or_fail::<Settle>(connection, plan.grants(), timeout).await;
     let mut found = match plan.found(connection, answers) {
         Ok(found) => found,
         Err(error) => {
@@ -219,7 +239,8 @@ pub(crate) async fn ack_many(
         }
     };
     let rest = plan.rest(&found).into_iter();
-    fill(&mut found, send_many::<Ack>(connection, rest, timeout).await?);
+    let outcomes = send_many_or_again::<Ack>(connection, rest, timeout, is_repeat).await?;
+    fill(&mut found, outcomes);
     Ok(found.into_iter().flatten().collect())
 }
 

@@ -9,13 +9,15 @@
 //! client.create_queue("orders", QueueSettings::default()).await?;
 //! client.enqueue(EnqueueMessage::new("orders", "hello").header("tenant", "acme")).await?;
 //!
-//! let mut consumer = client.consume("orders").await?;
+//! let consumer = client.consume("orders").await?;
 //! while let Some(message) = consumer.next().await {
 //!     message?.ack().await?;
 //! }
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A [`Worker`] handles messages side by side, and settles them by what their handler returns.
 //!
 //! A [`Client`] is cheap to clone and safe to share. Concurrent enqueues, acks and nacks of its
 //! clones travel in shared requests; nothing lingers. Every call has a deadline, 5 s unless told
@@ -33,13 +35,16 @@ mod connection;
 mod consumer;
 mod error;
 mod grants;
+mod leases;
 mod message;
 mod mirrored;
 mod options;
 mod pipeline;
+mod promises;
 mod stats;
 mod throttle;
 pub mod tracing;
+mod worker;
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
 mod proto {
@@ -62,3 +67,4 @@ pub use stats::{
     WaitReason,
 };
 pub use throttle::{ThrottleFilter, ThrottleKeyStats, ThrottlePage};
+pub use worker::{EventKind, HandlerError, StopHandle, Worker, WorkerEvent};

@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use prost_types::Timestamp;
@@ -261,46 +263,68 @@ impl fmt::Debug for Message {
 
 /// A message leased to this client until `lease_expires_at`: ack, nack or extend it.
 ///
-/// It has all fields of a [`Message`].
+/// It has all fields of a [`Message`]. Clones are cheap and are the same delivery.
 #[derive(Clone)]
-pub struct ConsumeMessage {
+pub struct ConsumeMessage(Arc<Delivery>);
+
+struct Delivery {
     message: Message,
     client: Client,
     frame_size: u64,
+    is_settled: AtomicBool,
 }
 
 impl ConsumeMessage {
     pub(crate) fn new(raw: proto::Message, client: Client, frame_size: u64) -> Self {
-        Self { message: raw.into(), client, frame_size }
+        let is_settled = AtomicBool::new(false);
+        Self(Arc::new(Delivery { message: raw.into(), client, frame_size, is_settled }))
     }
 
     /// How many messages came together with this one.
     pub(crate) fn frame_size(&self) -> u64 {
-        self.frame_size
+        self.0.frame_size
+    }
+
+    /// Whether it was acked or nacked here, and that did not fail.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.0.is_settled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn settled(&self, outcome: Result<()>) -> Result<()> {
+        if outcome.is_ok() {
+            self.0.is_settled.store(true, Ordering::Relaxed);
+        }
+        outcome
     }
 
     /// Reports that the message was processed; it is gone. Fails as [`Client::ack`] does.
     pub async fn ack(&self) -> Result<()> {
         let token = Some(self.lease_token.as_str());
-        self.client.ack_one(&self.queue, &self.id, token, self.frame_size).await
+        let client = &self.0.client;
+        self.settled(client.ack_one(&self.queue, &self.id, token, self.0.frame_size).await)
     }
 
     /// Reports that processing failed, or with [`Nack::retry_after`] that it has to wait. Fails as
     /// [`Client::ack`] does.
     pub async fn nack(&self, nack: impl Into<Nack>) -> Result<()> {
-        self.client.nack(&self.queue, &self.id, Some(&self.lease_token), nack).await
+        let token = Some(self.lease_token.as_str());
+        self.settled(self.0.client.nack(&self.queue, &self.id, token, nack).await)
     }
 
     /// Prolongs the lease to `duration` from now, by default the queue's visibility timeout, and
     /// returns its new end. Fails as [`Client::ack`] does.
     pub async fn extend(&self, duration: Option<Duration>) -> Result<SystemTime> {
-        self.client.extend(&self.queue, &self.id, Some(&self.lease_token), duration).await
+        self.0.client.extend(&self.queue, &self.id, Some(&self.lease_token), duration).await
     }
 
-    /// The message without the means to settle it, to move its payload out for example.
+    /// The message without the means to settle it, to move its payload out for example. It is
+    /// copied if there are clones of this delivery; a [`Worker`](crate::Worker) has one.
     #[must_use]
     pub fn into_message(self) -> Message {
-        self.message
+        match Arc::try_unwrap(self.0) {
+            Ok(delivery) => delivery.message,
+            Err(shared) => shared.message.clone(),
+        }
     }
 }
 
@@ -308,13 +332,13 @@ impl Deref for ConsumeMessage {
     type Target = Message;
 
     fn deref(&self) -> &Message {
-        &self.message
+        &self.0.message
     }
 }
 
 impl fmt::Debug for ConsumeMessage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.message.fmt(out)
+        self.0.message.fmt(out)
     }
 }
 
@@ -327,6 +351,9 @@ pub struct Nack {
     pub retry_after: Option<Duration>,
     /// With `retry_after`: this throttle key lets nothing through, for anybody, until then.
     pub throttle_key: Option<String>,
+    /// Trying again would not help: the message becomes a dead letter at once. Excludes
+    /// `retry_after`.
+    pub dead_letter: bool,
 }
 
 impl<T: Into<String>> From<T> for Nack {
@@ -336,8 +363,9 @@ impl<T: Into<String>> From<T> for Nack {
 }
 
 impl Nack {
-    pub(crate) fn into_request(
-        self,
+    /// Borrows, because a request that got no answer is made again.
+    pub(crate) fn request(
+        &self,
         queue: &str,
         message_id: &str,
         lease_token: Option<&str>,
@@ -345,10 +373,11 @@ impl Nack {
         proto::NackRequest {
             queue: queue.to_owned(),
             message_id: message_id.to_owned(),
-            error: self.error,
+            error: self.error.clone(),
             lease_token: lease_token.unwrap_or_default().to_owned(),
             retry_after_ms: self.retry_after.map(as_ms),
-            throttle_key: self.throttle_key.unwrap_or_default(),
+            throttle_key: self.throttle_key.clone().unwrap_or_default(),
+            dead_letter: self.dead_letter,
         }
     }
 }

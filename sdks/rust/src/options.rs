@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-//! What a user may choose about a connection. Checked when a client is made of it; nothing here
-//! connects.
+//! What a user may choose about a connection. Checked when a client is made of it.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 
 pub(crate) const DEFAULT_TARGET: &str = "127.0.0.1:5555";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 // The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
 const DEFAULT_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+// Some thirty full batches: more than a broker that keeps up ever leaves waiting.
+const DEFAULT_BUFFERED_BYTES_MAX: usize = 32 * 1024 * 1024;
+// As long as a call may take.
+const DEFAULT_CLOSE_TIMEOUT: Duration = DEFAULT_TIMEOUT;
 // Doubling stops long before this; the bound keeps the power small after hours of trying.
 const DOUBLINGS_MAX: u32 = 30;
 
@@ -76,6 +80,8 @@ pub struct ClientBuilder {
     pub(crate) api_key: Option<String>,
     pub(crate) timeout: Duration,
     pub(crate) max_message_bytes: usize,
+    pub(crate) max_buffered_bytes: usize,
+    pub(crate) close_timeout: Duration,
     pub(crate) backoff: Backoff,
 }
 
@@ -87,6 +93,8 @@ impl Default for ClientBuilder {
             api_key: None,
             timeout: DEFAULT_TIMEOUT,
             max_message_bytes: DEFAULT_MESSAGE_BYTES_MAX,
+            max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX,
+            close_timeout: DEFAULT_CLOSE_TIMEOUT,
             backoff: Backoff::default(),
         }
     }
@@ -128,6 +136,22 @@ impl ClientBuilder {
         self
     }
 
+    /// The most bytes of messages, acks and the like that single calls have waiting to be sent, 32
+    /// MiB unless set. A call beyond it waits, within its deadline.
+    #[must_use]
+    pub fn max_buffered_bytes(mut self, max_buffered_bytes: usize) -> Self {
+        self.max_buffered_bytes = max_buffered_bytes;
+        self
+    }
+
+    /// How long [`Client::close`] lets calls be answered that have begun, 5 s unless set; zero does
+    /// not wait.
+    #[must_use]
+    pub fn close_timeout(mut self, close_timeout: Duration) -> Self {
+        self.close_timeout = close_timeout;
+        self
+    }
+
     /// The waits between attempts, from 0.1 s to 5 s unless set.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
@@ -135,17 +159,31 @@ impl ClientBuilder {
         self
     }
 
-    /// Checks the options and makes a client of them, which connects with its first call.
+    /// Connects to the broker. Once that was done the client connects again by itself, with the
+    /// first call after the connection was lost.
     ///
-    /// Fails with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) and names the option.
+    /// Fails with [`Unavailable`](crate::ErrorKind::Unavailable) when nobody is there, or nobody
+    /// with the right certificate, with [`DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded)
+    /// when that takes longer than `timeout`, and with
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option, which it names.
     pub async fn connect(self) -> Result<Client> {
         self.check()?;
-        Client::open(self)
+        Ok(Client::over(Connection::open(&self).await?, &self))
+    }
+
+    /// A client that connects with its first call, so that it may be made before there is a broker.
+    /// Checks the options as [`connect`](Self::connect) does. Has to be called in a tokio runtime.
+    pub fn connect_lazy(self) -> Result<Client> {
+        self.check()?;
+        Ok(Client::over(Connection::open_lazily(&self)?, &self))
     }
 
     fn check(&self) -> Result<()> {
         if self.timeout.is_zero() {
             return Err(Error::invalid("timeout must be positive, got 0"));
+        }
+        if self.max_buffered_bytes == 0 {
+            return Err(Error::invalid("max_buffered_bytes must be positive, got 0"));
         }
         let Backoff { initial, maximum } = self.backoff;
         if initial.is_zero() || initial > maximum {
@@ -173,6 +211,8 @@ impl fmt::Debug for ClientBuilder {
             .field("has_api_key", &self.api_key.is_some())
             .field("timeout", &self.timeout)
             .field("max_message_bytes", &self.max_message_bytes)
+            .field("max_buffered_bytes", &self.max_buffered_bytes)
+            .field("close_timeout", &self.close_timeout)
             .field("backoff", &self.backoff)
             .finish()
     }

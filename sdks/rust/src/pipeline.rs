@@ -173,7 +173,7 @@ impl Pipeline {
         is_own: fn(&Answer) -> bool,
         deadline: Instant,
     ) -> Result<Outcome> {
-        connection.check_open()?;
+        connection.check_alive()?;
         if deadline <= Instant::now() {
             return Err(Error::too_late("the deadline passed before the request was sent"));
         }
@@ -442,7 +442,7 @@ mod tests {
     async fn a_stream_whose_answers_do_not_come_is_left_behind() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let target = nobody.local_addr().unwrap().to_string();
-        let client = Client::connect(target).await.unwrap();
+        let client = Client::builder().target(target).connect_lazy().unwrap();
         let connection = client.connection();
         let call = || Call::Ack(proto::AckBatchRequest::default());
         let soon = || Instant::now() + Duration::from_millis(50);

@@ -31,22 +31,30 @@ use opentelemetry::{Context, KeyValue, global};
 /// fila::tracing::processing(&message, async { message.ack().await }).await
 /// # }
 /// ```
-#[cfg_attr(not(feature = "otel"), allow(unused_variables))]
 pub async fn processing<T, E: Display>(
     message: &Message,
     handling: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
+    self::handling(std::iter::once(message), handling).await
+}
+
+/// [`processing`] of some messages of a queue in one span, which is linked to all of their senders.
+#[cfg_attr(not(feature = "otel"), allow(unused_variables))]
+pub(crate) async fn handling<'a, T, E: Display>(
+    messages: impl Iterator<Item = &'a Message>,
+    handling: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     #[cfg(feature = "otel")]
-    let handling = traced(message, handling);
+    let handling = traced(messages, handling);
     handling.await
 }
 
 #[cfg(feature = "otel")]
-async fn traced<T, E: Display>(
-    message: &Message,
+async fn traced<'a, T, E: Display>(
+    messages: impl Iterator<Item = &'a Message>,
     handling: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let context = started(message);
+    let Some(context) = started(messages) else { return handling.await };
     let outcome = handling.with_context(context.clone()).await;
     let span = context.span();
     if let Err(error) = &outcome {
@@ -67,16 +75,18 @@ pub fn extract(message: &Message) -> Context {
     }
 }
 
-/// A context in which a span for a message's handling is active.
+/// A context in which a span for the handling of messages is active; the first of them names it.
 #[cfg(feature = "otel")]
-fn started(message: &Message) -> Context {
+fn started<'a>(mut messages: impl Iterator<Item = &'a Message>) -> Option<Context> {
+    let message = messages.next()?;
     let active = Context::current();
     let parent = if active.has_active_span() { active } else { extract(message) };
     let tracer = global::tracer("fila");
+    let senders = std::iter::once(message).chain(messages).filter_map(sender);
     let span = tracer
         .span_builder(format!("process {}", message.queue))
         .with_kind(SpanKind::Consumer)
-        .with_links(sender(message).map(Link::with_context).into_iter().collect())
+        .with_links(senders.map(Link::with_context).collect())
         .with_attributes([
             KeyValue::new("messaging.system", "fila"),
             KeyValue::new("messaging.operation.name", "process"),
@@ -86,7 +96,7 @@ fn started(message: &Message) -> Context {
             KeyValue::new("fairness_key", message.fairness_key.clone()),
         ])
         .start_with_context(&tracer, &parent);
-    parent.with_span(span)
+    Some(parent.with_span(span))
 }
 
 /// The span that a message's headers name, if they do.

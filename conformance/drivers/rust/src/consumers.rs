@@ -6,48 +6,35 @@ use std::time::Duration;
 
 use fila::{ConsumeMessage, Consumer};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::fields;
 use crate::operations::Failure;
 
 pub struct Open {
-    reading: Mutex<Reading>,
-    is_stopped: watch::Sender<bool>,
-    delivered: Mutex<HashMap<String, ConsumeMessage>>,
-}
-
-struct Reading {
-    consumer: Option<Consumer>,
+    consumer: Consumer,
     // Came after messages that had to be handed out first.
-    failure: Option<fila::Error>,
+    failure: Mutex<Option<fila::Error>>,
+    delivered: Mutex<HashMap<String, ConsumeMessage>>,
 }
 
 impl Open {
     pub fn new(consumer: Consumer) -> Self {
-        Self {
-            reading: Mutex::new(Reading { consumer: Some(consumer), failure: None }),
-            is_stopped: watch::Sender::new(false),
-            delivered: Mutex::default(),
-        }
+        Self { consumer, failure: Mutex::default(), delivered: Mutex::default() }
     }
 
     /// Up to `max` messages, fewer when the time passed or the stream ended.
     pub async fn next(&self, max: usize, wait: Duration) -> Result<Value, Failure> {
         let deadline = Instant::now() + wait;
-        let mut is_stopped = self.is_stopped.subscribe();
-        let mut reading = self.reading.lock().await;
-        if let Some(error) = reading.failure.take() {
+        if let Some(error) = self.failure.lock().await.take() {
             return Err(error.into());
         }
         let mut messages = Vec::new();
         while messages.len() < max {
-            let Some(consumer) = &mut reading.consumer else { return Ok(page(messages, true)) };
             let next = tokio::select! {
                 biased;
-                next = consumer.next() => next,
-                _ = is_stopped.wait_for(|is_stopped| *is_stopped) => None,
+                next = self.consumer.next() => next,
                 () = tokio::time::sleep_until(deadline) => break,
             };
             match next {
@@ -57,7 +44,7 @@ impl Open {
                 }
                 Some(Err(error)) if messages.is_empty() => return Err(error.into()),
                 Some(Err(error)) => {
-                    reading.failure = Some(error);
+                    *self.failure.lock().await = Some(error);
                     break;
                 }
                 None => return Ok(page(messages, true)),
@@ -67,11 +54,7 @@ impl Open {
     }
 
     pub async fn stop(&self) {
-        self.is_stopped.send_replace(true);
-        let consumer = self.reading.lock().await.consumer.take();
-        if let Some(consumer) = consumer {
-            consumer.close().await;
-        }
+        self.consumer.close().await;
     }
 
     pub async fn delivered(&self, message_id: &str) -> Result<ConsumeMessage, Failure> {

@@ -8,6 +8,7 @@ mod consumers;
 mod fields;
 mod operations;
 mod span;
+mod workers;
 
 use std::collections::HashMap;
 use std::io::Write;

@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 use crate::consumers::Open;
 use crate::fields::{self, ms, number, owned, required, short, text};
 use crate::span;
+use crate::workers::Running;
 
 /// Why a request has no result.
 pub enum Failure {
@@ -35,11 +36,12 @@ impl From<fila::Error> for Failure {
 
 type Outcome = Result<Value, Failure>;
 
-/// Clients and consumers by the names that the runner gave them.
+/// Clients, consumers and workers by the names that the runner gave them.
 #[derive(Default)]
 pub struct Operations {
     clients: Mutex<HashMap<String, Client>>,
     consumers: Mutex<HashMap<String, Arc<Open>>>,
+    workers: Mutex<HashMap<String, Arc<Running>>>,
 }
 
 impl Operations {
@@ -56,6 +58,7 @@ impl Operations {
                     self.client(given).await?.close().await;
                     Ok(json!({}))
                 }
+                "flush" => done(self.client(given).await?.flush().await),
                 "enqueue" => self.enqueue(given).await,
                 "enqueue_many" => self.enqueue_many(given).await,
                 "enqueue_concurrently" => self.enqueue_concurrently(given).await,
@@ -63,6 +66,12 @@ impl Operations {
                 "next" => self.next(given).await,
                 "stop" => {
                     self.consumer(given).await?.stop().await;
+                    Ok(json!({}))
+                }
+                "work" => self.work(given).await,
+                "handled" => self.handled(given).await,
+                "stop_worker" => {
+                    self.worker(given).await?.stop().await?;
                     Ok(json!({}))
                 }
                 "receive" => self.receive(given).await,
@@ -176,6 +185,12 @@ impl Operations {
         consumer.ok_or_else(|| Failure::Crashed(format!("no consumer {name}")))
     }
 
+    async fn worker(&self, given: &Value) -> Result<Arc<Running>, Failure> {
+        let name = required(given, "worker")?;
+        let worker = self.workers.lock().await.get(name).cloned();
+        worker.ok_or_else(|| Failure::Crashed(format!("no worker {name}")))
+    }
+
     async fn connect(&self, given: &Value) -> Outcome {
         let mut builder = Client::builder().target(required(given, "target")?);
         if let Some(api_key) = text(given, "api_key") {
@@ -201,7 +216,7 @@ impl Operations {
         if let Some(maximum) = ms(options, "backoff_maximum_ms") {
             backoff.maximum = maximum;
         }
-        let client = builder.backoff(backoff).connect().await?;
+        let client = builder.backoff(backoff).connect_lazy()?;
         let name = required(given, "client")?.to_owned();
         self.clients.lock().await.insert(name, client);
         Ok(json!({}))
@@ -246,6 +261,9 @@ impl Operations {
         if let Some(batch_size) = short(given, "batch_size") {
             options.batch_size = batch_size;
         }
+        if let Some(extend_leases) = given["extend_leases"].as_bool() {
+            options.extend_leases = extend_leases;
+        }
         let queue = required(given, "queue")?;
         let consumer = self.client(given).await?.consume_with(queue, options).await?;
         let name = required(given, "consumer")?.to_owned();
@@ -257,6 +275,20 @@ impl Operations {
         let max = number(given, "max").unwrap_or_default();
         let max = usize::try_from(max).unwrap_or(usize::MAX);
         self.consumer(given).await?.next(max, ms(given, "wait_ms").unwrap_or_default()).await
+    }
+
+    async fn work(&self, given: &Value) -> Outcome {
+        let worker = Running::start(&self.client(given).await?, given)?;
+        let name = required(given, "worker")?.to_owned();
+        self.workers.lock().await.insert(name, Arc::new(worker));
+        Ok(json!({}))
+    }
+
+    async fn handled(&self, given: &Value) -> Outcome {
+        let count = number(given, "count").unwrap_or_default();
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let wait = ms(given, "wait_ms").unwrap_or_default();
+        Ok(self.worker(given).await?.handled(count, wait).await)
     }
 
     async fn receive(&self, given: &Value) -> Outcome {
@@ -408,6 +440,7 @@ fn nack_of(given: &Value) -> Nack {
     Nack {
         retry_after: ms(given, "retry_after_ms"),
         throttle_key: owned(given, "throttle_key"),
+        dead_letter: given["dead_letter"].as_bool().unwrap_or_default(),
         ..text(given, "error").map(Nack::from).unwrap_or_default()
     }
 }

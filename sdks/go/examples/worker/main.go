@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 
-// Worker runs handlers side by side: failures are retried, hopeless ones dead-lettered.
+// Worker runs handlers side by side: failures are retried, hopeless ones dead-lettered. A signal
+// stops it, and it finishes what it has begun.
 package main
 
 import (
@@ -11,8 +12,10 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"strconv"
-	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	fila "github.com/faiscadev/fila/sdks/go"
@@ -24,22 +27,12 @@ const (
 )
 
 // handle is what a real worker does with a message; this one cannot stand the number 13.
-func handle(message *fila.ConsumeMessage) error {
+func handle(_ context.Context, message *fila.ConsumeMessage) error {
 	time.Sleep(20 * time.Millisecond)
 	if string(message.Payload) == "13" {
 		return errors.New("unlucky number")
 	}
 	return nil
-}
-
-func work(ctx context.Context, consumer *fila.Consumer, settled chan<- error) {
-	for message := range consumer.Messages() {
-		if err := handle(message); err != nil {
-			settled <- message.Nack(ctx, err.Error())
-		} else {
-			settled <- message.Ack(ctx)
-		}
-	}
 }
 
 func main() {
@@ -88,26 +81,21 @@ func run(ctx context.Context) error {
 	return err
 }
 
+// process ends when all is handled; a real worker goes on until a signal comes.
 func process(ctx context.Context, client *fila.Client, queue string) error {
-	// No more in flight than there are handlers: what waits should wait at the broker, where other
-	// workers can have it.
-	consumer, err := client.Consume(ctx, queue, fila.WithMaxInFlight(handlers))
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var settled atomic.Int32
+	count := func(event fila.Event) {
+		isSettled := event.Kind == fila.EventAcked || event.Kind == fila.EventNacked
+		if isSettled && settled.Add(1) == messages+1 { // One of them twice.
+			stop()
+		}
+	}
+	worker, err := client.Worker(queue, handle,
+		fila.WithConcurrency(handlers), fila.WithOnEvent(count))
 	if err != nil {
 		return err
 	}
-	settled := make(chan error, messages+1) // one of them twice
-	var workers sync.WaitGroup
-	for range handlers {
-		workers.Go(func() { work(ctx, consumer, settled) })
-	}
-	for range messages + 1 {
-		if failed := <-settled; failed != nil {
-			err = failed
-			break
-		}
-	}
-	// Closing the consumer ends the workers.
-	consumer.Close()
-	workers.Wait()
-	return errors.Join(err, consumer.Err())
+	return worker.Run(ctx)
 }

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 // What users write, as a type checker sees it. Compiled and never run.
 
-import { Client, FilaError, QueueNotFoundError } from "@fila/client";
-import type { ConsumeMessage, EnqueueMessage, QueueStats, WaitKind } from "@fila/client";
+import { Backpressure, Client, DeadLetter, FilaError, QueueNotFoundError } from "@fila/client";
+import type {
+  ConsumeMessage,
+  EnqueueMessage,
+  Middleware,
+  QueueStats,
+  WaitKind,
+} from "@fila/client";
 
 export async function produce(client: Client, signal: AbortSignal): Promise<string[]> {
   const id: string = await client.enqueue("orders", { tenant: "acme" }, Buffer.from("hello"), {
@@ -28,6 +34,30 @@ export async function consume(client: Client): Promise<void> {
   const received: ConsumeMessage[] = await client.receive("orders", { maxMessages: 10 });
   const outcomes: (FilaError | null)[] = await client.ackMany(received);
   await client.nackMany(received, outcomes[0]?.message);
+}
+
+export async function work(client: Client, signal: AbortSignal): Promise<void> {
+  const log: Middleware = async (message, next, context) => {
+    const id: string = message.id;
+    return context.signal.aborted ? id : await next();
+  };
+  const worker = client.worker(
+    "orders",
+    async (message, { signal }) => {
+      if (message.payload.length === 0) throw new DeadLetter("empty");
+      if (signal.aborted) throw new Backpressure({ retryAfterMs: 50, throttleKey: "mail" });
+      await Promise.resolve();
+    },
+    { concurrency: 5, middleware: [log], onEvent: ({ kind }) => kind === "acked" },
+  );
+  await Promise.all([worker.run({ signal, signals: false }), worker.stop({ graceMs: 5 })]);
+  // With a batch size the handler gets a list, and without one it does not.
+  client.worker("orders", (messages) => messages.map(({ id }) => id), { batchSize: 5 });
+  // @ts-expect-error a message is no list
+  client.worker("orders", (messages) => messages.map(({ id }) => id), { concurrency: 5 });
+  // @ts-expect-error a list is no message
+  client.worker("orders", (message) => message.ack(), { batchSize: 5 });
+  await client.flush({ timeoutMs: 1_000 });
 }
 
 export async function operate(client: Client): Promise<WaitKind | null | undefined> {

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         WaitStats,
     )
     from fila.status import BrokerStatus, Severity, Trouble
+    from fila.worker import AsyncWorker, Backpressure, DeadLetter, Worker, WorkerEvent
 
 __all__ = [
     "Acl",
@@ -86,7 +87,9 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumeMessage",
     "AsyncConsumer",
+    "AsyncWorker",
     "Backoff",
+    "Backpressure",
     "BackupProgress",
     "BrokerStatus",
     "CancelledError",
@@ -96,6 +99,7 @@ __all__ = [
     "ConsumeMessage",
     "Consumer",
     "ConsumerStats",
+    "DeadLetter",
     "DeadlineExceededError",
     "DeletedQueue",
     "DiskFullError",
@@ -149,6 +153,8 @@ __all__ = [
     "WaitKind",
     "WaitReason",
     "WaitStats",
+    "Worker",
+    "WorkerEvent",
     "tracing",
 ]
 
@@ -166,6 +172,7 @@ _PLACES = {
     " WaitStats",
     "status": "BrokerStatus Severity Trouble",
     "config": "",
+    "worker": "AsyncWorker Backpressure DeadLetter Worker WorkerEvent",
 }
 
 

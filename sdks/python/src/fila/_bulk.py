@@ -23,13 +23,30 @@ T = TypeVar("T")
 class _Outcomes(Generic[T]):
     """One outcome per item, in order, and the failure that keeps the rest from being sent."""
 
-    def __init__(self, rpc: Batch[T], failure: FilaError | None = None) -> None:
-        self._rpc = rpc
+    def __init__(
+        self,
+        rpc: Batch[T],
+        failure: FilaError | None = None,
+        repeated: frozenset[str] | set[str] = frozenset(),
+    ) -> None:
+        self.rpc = rpc
         self.found: list[T | FilaError] = []
         self.failure = failure
+        # Tokens of what may have been settled by a request that was sent before.
+        self.repeated = set(repeated)
 
-    def answered(self, batch: Sequence[Item], response: Any) -> None:
-        self.found += self._rpc.outcomes(response, batch)
+    def answered(self, batch: Sequence[Item], response: Any, is_repeated: bool) -> None:
+        outcomes = self.rpc.outcomes(response, batch)
+        if is_repeated:
+            self.repeated.update(item.lease_token for item in batch)
+        if self.repeated:
+            outcomes = [
+                None  # type: ignore[misc]  # only acks and nacks forgive
+                if item.lease_token in self.repeated and isinstance(outcome, item.forgiven)
+                else outcome
+                for item, outcome in zip(batch, outcomes, strict=True)
+            ]
+        self.found += outcomes
 
     def failed(self, batch: Sequence[Item], error: FilaError) -> None:
         self._add(batch, error)
@@ -50,80 +67,81 @@ def send_many(
     connection: Connection, rpc: Batch[T], items: Iterable[Item], timeout: float | None
 ) -> list[T | FilaError]:
     """Sends all items and returns one outcome for each, in order."""
-    connection.check_open()
-    return _send_all(connection, rpc, items, timeout, None).found
+    return _send_all(connection, _Outcomes(rpc), items, timeout).found
 
 
 def _send_all(
-    connection: Connection,
-    rpc: Batch[T],
-    items: Iterable[Item],
-    timeout: float | None,
-    failure: FilaError | None,
+    connection: Connection, outcomes: _Outcomes[T], items: Iterable[Item], timeout: float | None
 ) -> _Outcomes[T]:
-    outcomes = _Outcomes(rpc, failure)
     for batch in _wire.split(items):
         if outcomes.is_refused(batch):
             continue
         try:
-            response = _send(connection, rpc, batch, timeout)
+            answer = _send(connection, outcomes.rpc, batch, timeout)
         except FilaError as error:
             outcomes.failed(batch, error)
         else:
-            outcomes.answered(batch, response)
+            outcomes.answered(batch, *answer)
     return outcomes
 
 
 def _send(
     connection: Connection, rpc: Batch[T], batch: list[Item], timeout: float | None
-) -> object:
+) -> tuple[object, bool]:
+    """The answer, and whether the request was sent more than once."""
     request = _wire.join(batch)
     trace = tracing.current()
-    return connection.retrying(
-        lambda remaining: connection.send(rpc.method, request, rpc.response, remaining, trace),
-        _wire.is_repeatable(batch),
-        timeout,
-    )
+    attempts = 0
+
+    def send(remaining: float) -> object:
+        nonlocal attempts
+        attempts += 1
+        return connection.send(rpc.method, request, rpc.response, remaining, trace)
+
+    answer = connection.retrying(send, _wire.is_repeatable(batch), timeout)
+    return answer, attempts > 1
 
 
 async def send_many_async(
     connection: AsyncConnection, rpc: Batch[T], items: Iterable[Item], timeout: float | None
 ) -> list[T | FilaError]:
     """Sends all items and returns one outcome for each, in order."""
-    connection.check_open()
-    return (await _send_all_async(connection, rpc, items, timeout, None)).found
+    return (await _send_all_async(connection, _Outcomes(rpc), items, timeout)).found
 
 
 async def _send_all_async(
     connection: AsyncConnection,
-    rpc: Batch[T],
+    outcomes: _Outcomes[T],
     items: Iterable[Item],
     timeout: float | None,
-    failure: FilaError | None,
 ) -> _Outcomes[T]:
-    outcomes = _Outcomes(rpc, failure)
     for batch in _wire.split(items):
         if outcomes.is_refused(batch):
             continue
         try:
-            response = await _send_async(connection, rpc, batch, timeout)
+            answer = await _send_async(connection, outcomes.rpc, batch, timeout)
         except FilaError as error:
             outcomes.failed(batch, error)
         else:
-            outcomes.answered(batch, response)
+            outcomes.answered(batch, *answer)
     return outcomes
 
 
 async def _send_async(
     connection: AsyncConnection, rpc: Batch[T], batch: list[Item], timeout: float | None
-) -> object:
+) -> tuple[object, bool]:
+    """The answer, and whether the request was sent more than once."""
     request = _wire.join(batch)
     trace = tracing.current()
-    return await connection.retrying(
-        lambda remaining: connection.send(rpc.method, request, rpc.response, remaining, trace),
-        _wire.is_repeatable(batch),
-        timeout,
-    )
+    attempts = 0
+
+    async def send(remaining: float) -> object:
+        nonlocal attempts
+        attempts += 1
+        return await connection.send(rpc.method, request, rpc.response, remaining, trace)
+
+    answer = await connection.retrying(send, _wire.is_repeatable(batch), timeout)
+    return answer, attempts > 1
 
 
 class _Acks:
@@ -142,8 +160,8 @@ class _Acks:
     def frames(self) -> Iterator[Item]:
         return (_grants.frame_item(self._deliveries[places[0]]) for places in self._frames)
 
-    def rest(self, outcomes: _Outcomes[Settled]) -> tuple[Iterator[Item], FilaError | None]:
-        """The acks that follow what became of the frames, and what keeps them from being sent."""
+    def rest(self, outcomes: _Outcomes[Settled]) -> tuple[Iterator[Item], _Outcomes[None]]:
+        """The acks that follow what became of the frames, and what is known of them already."""
         failure = outcomes.failure
         if isinstance(failure, UnimplementedError):
             self._peer.has_grants = False
@@ -152,9 +170,8 @@ class _Acks:
             found = _grants.settled(self._deliveries, self._frames, outcomes.found)
             self._found = dict(found)
         left = (it for at, it in enumerate(self._deliveries) if at not in self._found)
-        return (
-            _wire.ack_item(it.queue, it.message_id or "", it.lease_token) for it in left
-        ), failure
+        items = (_wire.ack_item(it.queue, it.message_id or "", it.lease_token) for it in left)
+        return items, _Outcomes(_wire.ACK, failure, outcomes.repeated)
 
     def all(self, rest: Iterable[FilaError | None]) -> list[FilaError | None]:
         others = iter(rest)
@@ -168,19 +185,17 @@ def ack_many(
     connection: Connection, messages: Iterable[Message], timeout: float | None
 ) -> list[FilaError | None]:
     """Acks messages and returns None or an error for each, in order."""
-    connection.check_open()
     acks = _Acks(connection, messages)
-    frames = _send_all(connection, _grants.SETTLE, acks.frames(), timeout, None)
-    rest, failure = acks.rest(frames)
-    return acks.all(_send_all(connection, _wire.ACK, rest, timeout, failure).found)
+    frames = _send_all(connection, _Outcomes(_grants.SETTLE), acks.frames(), timeout)
+    rest, outcomes = acks.rest(frames)
+    return acks.all(_send_all(connection, outcomes, rest, timeout).found)
 
 
 async def ack_many_async(
     connection: AsyncConnection, messages: Iterable[Message], timeout: float | None
 ) -> list[FilaError | None]:
     """Acks messages and returns None or an error for each, in order."""
-    connection.check_open()
     acks = _Acks(connection, messages)
-    frames = await _send_all_async(connection, _grants.SETTLE, acks.frames(), timeout, None)
-    rest, failure = acks.rest(frames)
-    return acks.all((await _send_all_async(connection, _wire.ACK, rest, timeout, failure)).found)
+    frames = await _send_all_async(connection, _Outcomes(_grants.SETTLE), acks.frames(), timeout)
+    rest, outcomes = acks.rest(frames)
+    return acks.all((await _send_all_async(connection, outcomes, rest, timeout)).found)

@@ -9,9 +9,10 @@ Nothing here knows which calls exist or what they are for.
 import asyncio
 import os
 import random
-import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ import grpc.aio
 from google.protobuf.message import Message as ProtobufMessage
 
 from fila import errors, tracing
+from fila._latch import Latch
 from fila._version import __version__
 from fila.errors import ClientClosedError, DeadlineExceededError, FilaError, UnavailableError
 from fila.options import Backoff, TlsOptions
@@ -95,7 +97,11 @@ class Endpoint:
         self.target = _checked_target(target)
         self.timeout = timeout
         self.backoff = backoff
-        self.closed = False
+        self.closing = False  # takes no more calls
+        self.closed = False  # and answers none
+        self.is_forked = False
+        self.has_workers = False
+        self.readers: set[Any] = set()  # of consumers and workers, while they read
         self.has_grants = True  # see _grants
         self.credentials = None if tls is None else _credentials(tls)
         self.options = _channel_options(tls, max_message_bytes, backoff)
@@ -103,13 +109,36 @@ class Endpoint:
         self._metadata: Metadata = (
             () if api_key is None else (("authorization", f"Bearer {api_key}"),)
         )
+        _ENDPOINTS.add(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.target!r})"
 
     def check_open(self) -> None:
+        """Whether a call may begin."""
+        if self.closing:
+            raise self.closed_error()
+
+    def check_not_closed(self) -> None:
+        """Whether a call that has begun may go on."""
         if self.closed:
-            raise ClientClosedError()
+            raise self.closed_error()
+
+    def closed_error(
+        self, queue: str | None = None, message_id: str | None = None
+    ) -> ClientClosedError:
+        text = _FORKED if self.is_forked else ""
+        return ClientClosedError(text, queue=queue, message_id=message_id)
+
+    def forked(self) -> None:
+        """This is a child process now: gRPC's threads and ours stayed with the parent."""
+        self.closing = self.closed = self.is_forked = True
+        for reader in self.readers:
+            reader.is_closed = True
+
+    def check_not_forked(self) -> None:
+        if self.is_forked:
+            raise self.closed_error()
 
     def check_time(self, timeout: float) -> None:
         # gRPC sends such a request, and with luck gets an answer.
@@ -129,7 +158,7 @@ class Endpoint:
     ) -> FilaError:
         """What a failed call means. Its cause is kept, unless the peer's text holds the API key."""
         if self.closed:
-            return ClientClosedError(queue=queue, message_id=message_id)
+            return self.closed_error(queue, message_id)
         text = error.details() or ""
         is_secret = self._api_key is not None and self._api_key in text
         if is_secret:
@@ -144,12 +173,25 @@ class Endpoint:
         return failure
 
 
+_FORKED = "the client was created in another process; create it after the fork"
+_ENDPOINTS: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for endpoint in list(_ENDPOINTS):
+        endpoint.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class Connection(Endpoint):
     """A channel for threads. Safe to share among them, and not to be carried over a fork."""
 
     def __init__(self, target: str, **settings: Any) -> None:
         super().__init__(target, **settings)
-        self._closing = threading.Event()
+        self._cut = Latch()
         self._stubs: dict[str, Any] = {}
         if self.credentials is None:
             self._channel = grpc.insecure_channel(self.target, options=self.options)
@@ -158,6 +200,7 @@ class Connection(Endpoint):
 
     def call(self, call: Call[T], timeout: float | None) -> T:
         """Sends one call and reads its answer. Raises what it failed with."""
+        self.check_open()
         request = call.request.SerializeToString()
         try:
             response = self.send(
@@ -176,7 +219,7 @@ class Connection(Endpoint):
         trace: Mapping[str, str],
     ) -> Any:
         """Sends one encoded request and waits for the answer."""
-        self.check_open()
+        self.check_not_closed()
         self.check_time(timeout)
         stub = self._stubs.get(method)
         if stub is None:
@@ -192,7 +235,7 @@ class Connection(Endpoint):
             raise failure from failure.__cause__
         except ValueError:
             # What gRPC says of a channel that was closed in the meantime.
-            self.check_open()
+            self.check_not_closed()
             raise
 
     def stream(
@@ -216,12 +259,18 @@ class Connection(Endpoint):
                 pause = retry.pause() if is_repeatable else None
                 if pause is None:
                     raise
-            self._closing.wait(pause)
+            self.pause(pause)
+
+    def pause(self, seconds: float) -> None:
+        """Waits, unless the connection is closed."""
+        self._cut.wait(seconds)
 
     def close(self) -> None:
-        self.closed = True
-        self._closing.set()
-        self._channel.close()
+        """Cuts off whatever is under way."""
+        self.closing = self.closed = True
+        self._cut.open()
+        if not self.is_forked:
+            self._channel.close()
 
 
 class AsyncConnection(Endpoint):
@@ -232,7 +281,7 @@ class AsyncConnection(Endpoint):
         self._stubs: dict[str, Any] = {}
         self._channel: grpc.aio.Channel | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._courtesies: set[asyncio.Task[None]] = set()
+        self._cut = asyncio.Event()
 
     def _open_channel(self) -> "grpc.aio.Channel":
         # Not in the constructor: clients are often created before their loop runs.
@@ -247,6 +296,7 @@ class AsyncConnection(Endpoint):
 
     async def call(self, call: Call[T], timeout: float | None) -> T:
         """Sends one call and reads its answer. Raises what it failed with."""
+        self.check_open()
         request = call.request.SerializeToString()
         try:
             response = await self.send(
@@ -265,7 +315,7 @@ class AsyncConnection(Endpoint):
         trace: Mapping[str, str],
     ) -> Any:
         """Sends one encoded request and waits for the answer."""
-        self.check_open()
+        self.check_not_closed()
         self.check_time(timeout)
         stub = self._stubs.get(method)
         if stub is None:
@@ -280,7 +330,7 @@ class AsyncConnection(Endpoint):
             # gRPC says this too when the channel is closed; then nobody has cancelled the caller.
             task = asyncio.current_task()
             if self.closed and task is not None and not task.cancelling():
-                raise ClientClosedError() from None
+                raise self.closed_error() from None
             raise
 
     def stream(
@@ -304,24 +354,29 @@ class AsyncConnection(Endpoint):
                 pause = retry.pause() if is_repeatable else None
                 if pause is None:
                     raise
-            await asyncio.sleep(pause)
+            await self.pause(pause)
 
-    def spawn(self, work: Coroutine[Any, Any, None], *, is_courtesy: bool = False) -> None:
-        """Runs something in the background. Closing cuts it short, unless it is a courtesy that is
-        soon over."""
-        tasks = self._courtesies if is_courtesy else self._background
+    async def pause(self, seconds: float) -> None:
+        """Waits, unless the connection is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._cut.wait()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs something in the background. Closing cuts it short."""
         task = asyncio.get_running_loop().create_task(work)
         # The loop itself keeps only weak references.
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def close(self) -> None:
-        if self._courtesies:
-            await asyncio.wait(self._courtesies)
-        self.closed = True
-        if self._channel is not None:
+        """Cuts off whatever is under way."""
+        self.closing = self.closed = True
+        self._cut.set()
+        if self._channel is not None and not self.is_forked:
             await self._channel.close(None)
-        if self._background:
+        if self._background and not self.is_forked:
             await asyncio.wait(self._background)
 
 

@@ -62,7 +62,8 @@ def ack_item(
     request = _settlement(queue, lease_token, except_message_ids)
     request.ack.SetInParent()
     request.expected_messages = expected
-    return _wire.item(request, queue)
+    # With a number, what a repeat finds gone is sent again as single acks, which can tell.
+    return _wire.item(request, queue, lease_token, is_repeatable=bool(expected))
 
 
 def nack_item(
@@ -71,14 +72,18 @@ def nack_item(
     error: str,
     retry_after_ms: int | None,
     throttle_key: str | None,
+    dead_letter: bool,
     except_message_ids: Iterable[str],
 ) -> Item:
     request = _settlement(queue, lease_token, except_message_ids)
     nack = service_pb2.GrantNack(
-        error=error, retry_after_ms=retry_after_ms, throttle_key=throttle_key
+        error=error,
+        retry_after_ms=retry_after_ms,
+        throttle_key=throttle_key,
+        dead_letter=dead_letter,
     )
     request.nack.CopyFrom(nack)
-    return _wire.item(request, queue)
+    return _wire.item(request, queue, lease_token)
 
 
 def extend_item(
@@ -86,7 +91,7 @@ def extend_item(
 ) -> Item:
     request = _settlement(queue, lease_token, except_message_ids)
     request.extend.CopyFrom(service_pb2.GrantExtension(extend_ms=ms))
-    return _wire.item(request, queue)
+    return _wire.item(request, queue, lease_token, is_repeatable=True)
 
 
 def _settlement(

@@ -16,8 +16,8 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from fila import errors, tracing
 from fila._answers import as_datetime
-from fila.errors import FilaError
-from fila.message import BytesLike, EnqueueMessage, EnqueueResult
+from fila.errors import FilaError, LeaseExpiredError, MessageNotFoundError
+from fila.message import BytesLike, EnqueueMessage, EnqueueResult, Message
 from fila.v1 import messages_pb2, service_pb2
 
 T = TypeVar("T")
@@ -49,7 +49,9 @@ class Item(NamedTuple):
     message_id: str | None = None
     # Whether it may be sent again after a failure that leaves open if it was applied.
     is_repeatable: bool = False
-    # Of an ack: the token of its delivery, and how many messages came together with it.
+    # What says after a repeat that the first one did it.
+    forgiven: tuple[type[FilaError], ...] = ()
+    # Of a settlement: the token of its delivery; of an ack, how many messages came with it.
     lease_token: str = ""
     frame_size: int = 0
 
@@ -123,9 +125,11 @@ def join(items: Iterable[Item]) -> bytes:
     return b"".join([item.data for item in items])
 
 
-def item(request: ProtobufMessage, queue: str) -> Item:
+def item(
+    request: ProtobufMessage, queue: str, lease_token: str = "", is_repeatable: bool = False
+) -> Item:
     """One element of a batch that is about a queue."""
-    return Item(_element(request), queue)
+    return Item(_element(request), queue, None, is_repeatable, (), lease_token)
 
 
 def _element(message: ProtobufMessage) -> bytes:
@@ -267,9 +271,17 @@ def receive_request(
     )
 
 
+_GONE = (MessageNotFoundError,)
+_GONE_OR_OVER = (MessageNotFoundError, LeaseExpiredError)
+
+
 def ack_item(queue: str, message_id: str, lease_token: str | None, frame_size: int = 0) -> Item:
     request = service_pb2.AckRequest()
-    return _delivery_item(request, queue, message_id, lease_token, frame_size)
+    return _delivery_item(request, queue, message_id, lease_token, _GONE, frame_size)
+
+
+def ack_message_item(message: Message) -> Item:
+    return ack_item(message.queue, message.id, message.lease_token, message._frame_size)
 
 
 def nack_item(
@@ -279,11 +291,15 @@ def nack_item(
     lease_token: str | None,
     retry_after_ms: int | None = None,
     throttle_key: str | None = None,
+    dead_letter: bool = False,
 ) -> Item:
     request = service_pb2.NackRequest(
-        error=error, retry_after_ms=retry_after_ms, throttle_key=throttle_key
+        error=error,
+        retry_after_ms=retry_after_ms,
+        throttle_key=throttle_key,
+        dead_letter=dead_letter,
     )
-    return _delivery_item(request, queue, message_id, lease_token)
+    return _delivery_item(request, queue, message_id, lease_token, _GONE_OR_OVER)
 
 
 def extend_item(queue: str, message_id: str, lease_token: str | None, ms: int | None) -> Item:
@@ -302,6 +318,7 @@ def _delivery_item(
     queue: str,
     message_id: str,
     lease_token: str | None,
+    forgiven: tuple[type[FilaError], ...] = (),
     frame_size: int = 0,
 ) -> Item:
     try:
@@ -311,4 +328,6 @@ def _delivery_item(
     except TypeError as error:
         kinds = ", ".join(type(value).__name__ for value in (queue, message_id, lease_token))
         raise TypeError(f"queue, message_id and lease_token must be str, not {kinds}") from error
-    return Item(_element(request), queue, message_id, False, lease_token or "", frame_size)
+    token = lease_token or ""
+    # The token makes a repeat harmless: it ends with the delivery.
+    return Item(_element(request), queue, message_id, bool(token), forgiven, token, frame_size)

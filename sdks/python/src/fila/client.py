@@ -4,17 +4,20 @@ business of the modules below, which `aio.py` shares."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import fila
 from fila import _wire, tracing
-from fila._bulk import ack_many, send_many
-from fila._coalesce import Coalescer
+from fila._bulk import send_many
+from fila._calls import (
+    DEFAULT_BUFFERED_BYTES_MAX,
+    DEFAULT_CLOSE_TIMEOUT_S,
+    Calls,
+    not_flushed,
+)
 from fila._connection import (
     DEFAULT_MESSAGE_BYTES_MAX,
     DEFAULT_TARGET,
@@ -22,11 +25,12 @@ from fila._connection import (
     Call,
     Connection,
 )
+from fila._leases import Keeper
+from fila._reader import Reader
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, Consumer
-from fila.errors import FilaError
-from fila.grants import GrantCalls
-from fila.message import BytesLike, ConsumeMessage, EnqueueMessage, EnqueueResult, Message
-from fila.options import Backoff, TlsOptions
+from fila.message import BytesLike, ConsumeMessage, EnqueueMessage, EnqueueResult
+from fila.options import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Backoff, TlsOptions
+from fila.settle import SettleCalls
 from fila.v1 import service_pb2
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     import fila.backup
     import fila.config
     import fila.status
+    import fila.worker
     from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey
     from fila.admin import QueueSettings
     from fila.backup import BackupProgress
@@ -42,14 +47,16 @@ if TYPE_CHECKING:
     from fila.queues import QueueConfig, QueueInfo
     from fila.stats import QueueStats
     from fila.status import BrokerStatus
+    from fila.worker import Worker, WorkerEvent
 
 
-class Client(GrantCalls):
+class Client(SettleCalls):
     """A connection to a broker for programs that block.
 
     Safe to share among threads: their concurrent calls travel in shared batches. Not across a fork:
     create it in the child. It connects with its first call. `timeout` is the deadline in seconds of
-    every request, and `timeout=` of a method overrides it for one call; streams have none.
+    every request, and `timeout=` of a method overrides it for one call; streams have none. Single
+    calls hold at most `max_buffered_bytes` at a time: one more waits until there is room.
     """
 
     def __init__(
@@ -60,6 +67,8 @@ class Client(GrantCalls):
         api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES_MAX,
+        max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES_MAX,
+        close_timeout: float = DEFAULT_CLOSE_TIMEOUT_S,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
     ) -> None:
         self._connection = Connection(
@@ -70,13 +79,9 @@ class Client(GrantCalls):
             max_message_bytes=max_message_bytes,
             backoff=backoff,
         )
-        self._enqueues = Coalescer(_wire.ENQUEUE, self._connection)
-        self._acks = Coalescer(_wire.ACK, self._connection)
-        self._nacks = Coalescer(_wire.NACK, self._connection)
-        self._extensions = Coalescer(_wire.EXTEND, self._connection)
-        # Weak, so that a consumer that the application drops ends its stream.
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._consumers_lock = threading.Lock()
+        self._calls = Calls(self._connection, max_buffered_bytes)
+        self._close_timeout = close_timeout
+        self._keeper = Keeper(self._connection)
 
     def __repr__(self) -> str:
         return f"Client({self._connection.target!r})"
@@ -92,13 +97,29 @@ class Client(GrantCalls):
     ) -> None:
         self.close()
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns when every enqueue, ack, nack and extension begun before has been answered.
+
+        Whatever the answers are. Raises DeadlineExceededError when that takes longer than
+        `timeout`, which is the client's unless given.
+        """
+        self._connection.check_open()
+        if not self._calls.flush(self._connection.seconds(timeout)):
+            raise not_flushed()
+
     def close(self) -> None:
-        """Ends consumers and calls under way. Afterwards every call raises ClientClosedError."""
-        with self._consumers_lock:
-            consumers = list(self._consumers)
-        for consumer in consumers:
-            consumer.close()
+        """Takes no more calls, ends consumers, and lets what was promised be answered.
+
+        That is for up to `close_timeout` seconds; what is left then is cut off. Afterwards every
+        call raises ClientClosedError. Harmless twice, and in a signal handler.
+        """
+        self._connection.closing = True
+        Reader.close_all(list(self._connection.readers))
+        if not self._connection.closed:
+            self._calls.flush(self._close_timeout)
+        self._keeper.close()
         self._connection.close()
+        self._calls.close()
 
     # --- Produce ----------------------------------------------------------------------------------
 
@@ -137,9 +158,10 @@ class Client(GrantCalls):
             ttl_ms,
             idempotency_key,
         )
-        item = _wire.enqueue_item(message, tracing.current())
-        result = self._connection.retrying(
-            lambda remaining: self._enqueues.submit(item, remaining), item.is_repeatable, timeout
+        result = self._calls.send(
+            self._calls.enqueues,
+            lambda: _wire.enqueue_item(message, tracing.current()),
+            timeout,
         )
         return result.message_id
 
@@ -155,7 +177,9 @@ class Client(GrantCalls):
         """
         trace = tracing.current()
         items = (_wire.enqueue_item(message, trace) for message in messages)
-        outcomes = send_many(self._connection, _wire.ENQUEUE, items, timeout)
+        outcomes = self._calls.see_through(
+            lambda: send_many(self._connection, _wire.ENQUEUE, items, timeout)
+        )
         return [
             outcome if isinstance(outcome, EnqueueResult) else EnqueueResult("", False, outcome)
             for outcome in outcomes
@@ -170,18 +194,54 @@ class Client(GrantCalls):
         max_in_flight: int = DEFAULT_IN_FLIGHT_MAX,
         batch_size: int = DEFAULT_BATCH_SIZE,
         visibility_timeout_ms: int | None = None,
+        extend_leases: bool = True,
     ) -> Consumer:
         """Messages of a queue as they become ready, for as long as the consumer is open.
 
         At most `max_in_flight` are leased to it at a time, and they arrive at most `batch_size`
-        together; an unknown queue is reported by the first iteration.
+        together; an unknown queue is reported by the first iteration. Leases of what was not handed
+        out yet are extended, unless `extend_leases` is false.
         """
         self._connection.check_open()
         request = _wire.consume_request(queue, max_in_flight, batch_size, visibility_timeout_ms)
-        consumer = Consumer(self, self._connection, queue, request)
-        with self._consumers_lock:
-            self._consumers.add(consumer)
-        return consumer
+        keeper = self._keeper if extend_leases else None
+        return Consumer(self, Reader(self._connection, keeper, queue, request))
+
+    def worker(
+        self,
+        queue: str,
+        handler: Callable[[Any], object],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        visibility_timeout_ms: int | None = None,
+        handler_timeout: float | None = None,
+        grace: float = DEFAULT_GRACE_S,
+        middleware: Sequence[Callable[[Any, Callable[[Any], Any]], Any]] = (),
+        on_event: Callable[[WorkerEvent], object] | None = None,
+    ) -> Worker:
+        """Runs `handler` for messages of a queue, `concurrency` at a time, until it is stopped.
+
+        A message is acked when its handler returns. When it raises, the message is nacked;
+        `Backpressure` puts it off and `DeadLetter` gives it up. Leases are extended meanwhile. With
+        `batch_size` the handler gets a list of what is there, up to so many. `handler_timeout` and
+        `grace`, which handlers get to finish after a stop, are seconds.
+        """
+        options = fila.worker.Options(
+            queue,
+            handler,
+            concurrency,
+            batch_size,
+            prefetch,
+            visibility_timeout_ms,
+            handler_timeout,
+            grace,
+            tuple(middleware),
+            on_event,
+        )
+        self._connection.check_open()
+        return fila.worker.Worker(self, options)
 
     def receive(
         self,
@@ -204,79 +264,6 @@ class Client(GrantCalls):
         )
         # The broker may use all of the wait before it begins to answer.
         return self._connection.call(call, wait_ms / 1000 + self._connection.seconds(timeout))
-
-    def ack(
-        self,
-        queue: str,
-        message_id: str,
-        lease_token: str | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        """Reports that a leased message was processed; it is gone.
-
-        Raises MessageNotFoundError when it is not leased, and LeaseExpiredError when the token is
-        of an earlier delivery. Without a token the message id alone decides. Never sent twice:
-        after UnavailableError the message is gone, or comes back when its lease ends.
-        """
-        item = _wire.ack_item(queue, message_id, lease_token)
-        self._acks.submit(item, self._connection.seconds(timeout))
-
-    def ack_many(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[FilaError | None]:
-        """Acks many messages; None or an error for each, in order.
-
-        Those that came together, and are acked together, travel as one.
-        """
-        return ack_many(self._connection, messages, timeout)
-
-    def _ack_message(self, message: ConsumeMessage) -> None:
-        item = _wire.ack_item(message.queue, message.id, message.lease_token, message._frame_size)
-        self._acks.submit(item, self._connection.timeout)
-
-    def nack(
-        self,
-        queue: str,
-        message_id: str,
-        error: str = "",
-        lease_token: str | None = None,
-        *,
-        retry_after_ms: int | None = None,
-        throttle_key: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Reports that processing failed: the message is retried or dead-lettered.
-
-        With `retry_after_ms` it is backpressure, not failure: the message comes back after that
-        time and no attempt is counted; `throttle_key` then lets nothing through until then, for
-        anybody. Fails as `ack` does.
-        """
-        item = _wire.nack_item(queue, message_id, error, lease_token, retry_after_ms, throttle_key)
-        self._nacks.submit(item, self._connection.seconds(timeout))
-
-    def nack_many(
-        self, messages: Iterable[Message], error: str = "", *, timeout: float | None = None
-    ) -> list[FilaError | None]:
-        """Nacks many messages; None or an error for each, in order."""
-        items = (_wire.nack_item(m.queue, m.id, error, m.lease_token) for m in messages)
-        return send_many(self._connection, _wire.NACK, items, timeout)
-
-    def extend(
-        self,
-        queue: str,
-        message_id: str,
-        lease_token: str | None = None,
-        ms: int | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> datetime:
-        """Prolongs a lease to `ms` from now, by default the queue's visibility timeout.
-
-        Returns its new end. Fails as `ack` does.
-        """
-        item = _wire.extend_item(queue, message_id, lease_token, ms)
-        return self._extensions.submit(item, self._connection.seconds(timeout))
 
     # --- Queues -----------------------------------------------------------------------------------
 

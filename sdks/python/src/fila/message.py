@@ -76,8 +76,9 @@ class Failure:
 
 class _Source:
     # Slots outside the dataclass below, so that `dataclasses.fields` shows only what users know.
-    __slots__ = ("_client", "_frame_size", "_raw")
+    __slots__ = ("_client", "_frame_size", "_is_settled", "_raw")
     _client: Any
+    _is_settled: bool  # empty until then
     _frame_size: Any  # int: how many messages came together with it; 0 if nobody knows
     _raw: Any  # a messages_pb2.Message
 
@@ -138,9 +139,15 @@ class ConsumeMessage(Message):
     def ack(self) -> None:
         """Reports that the message was processed; it is gone. Fails as `Client.ack` does."""
         self._client._ack_message(self)
+        self._is_settled = True
 
     def nack(
-        self, error: str = "", *, retry_after_ms: int | None = None, throttle_key: str | None = None
+        self,
+        error: str = "",
+        *,
+        retry_after_ms: int | None = None,
+        throttle_key: str | None = None,
+        dead_letter: bool = False,
     ) -> None:
         """Reports that processing failed. Fails as `Client.nack` does."""
         self._client.nack(
@@ -150,7 +157,9 @@ class ConsumeMessage(Message):
             self.lease_token,
             retry_after_ms=retry_after_ms,
             throttle_key=throttle_key,
+            dead_letter=dead_letter,
         )
+        self._is_settled = True
 
     def extend(self, ms: int | None = None) -> datetime:
         """Prolongs the lease to `ms` from now, and returns its new end."""
@@ -168,9 +177,15 @@ class AsyncConsumeMessage(Message):
     async def ack(self) -> None:
         """Reports that the message was processed; it is gone. Fails as `AsyncClient.ack` does."""
         await self._client._ack_message(self)
+        self._is_settled = True
 
     async def nack(
-        self, error: str = "", *, retry_after_ms: int | None = None, throttle_key: str | None = None
+        self,
+        error: str = "",
+        *,
+        retry_after_ms: int | None = None,
+        throttle_key: str | None = None,
+        dead_letter: bool = False,
     ) -> None:
         """Reports that processing failed. Fails as `AsyncClient.nack` does."""
         await self._client.nack(
@@ -180,13 +195,26 @@ class AsyncConsumeMessage(Message):
             self.lease_token,
             retry_after_ms=retry_after_ms,
             throttle_key=throttle_key,
+            dead_letter=dead_letter,
         )
+        self._is_settled = True
 
     async def extend(self, ms: int | None = None) -> datetime:
         """Prolongs the lease to `ms` from now, and returns its new end."""
         end = await self._client.extend(self.queue, self.id, self.lease_token, ms)
         self.lease_expires_at = end
         return end
+
+
+def note_settled(messages: Iterable[Message], outcomes: Iterable[FilaError | None]) -> None:
+    """Those without an error are settled; a worker leaves them alone."""
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if outcome is None and isinstance(message, Message):
+            message._is_settled = True
+
+
+def is_settled(message: Message) -> bool:
+    return getattr(message, "_is_settled", False)
 
 
 def read_failures(rows: Iterable[messages_pb2.Failure]) -> tuple[Failure, ...]:

@@ -4,6 +4,9 @@
 import os
 from dataclasses import dataclass
 
+# Of workers.
+DEFAULT_CONCURRENCY = 10
+DEFAULT_GRACE_S = 20.0
 # Doubling stops long before this; the bound keeps the power small after hours of trying.
 _DOUBLINGS_MAX = 30
 

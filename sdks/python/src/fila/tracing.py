@@ -7,7 +7,7 @@ span or want one. So who does not trace pays neither for an import nor for a dep
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -73,6 +73,39 @@ def processing(message: "Message") -> Iterator[Optional["Span"]]:
         kind=api.SpanKind.CONSUMER,
         attributes=_attributes(message),
         links=[api.Link(sender)] if sender.is_valid else (),
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            raise
+
+
+@contextmanager
+def processing_all(messages: "Sequence[Message]") -> Iterator[Optional["Span"]]:
+    """As `processing`; for a batch one span that is linked to all of its senders."""
+    if len(messages) == 1:
+        with processing(messages[0]) as span:
+            yield span
+        return
+    api = _api()
+    if api is None:
+        yield None
+        return
+    from opentelemetry.context import Context
+
+    contexts = (_extracted(message, Context()) for message in messages)
+    senders = [api.get_current_span(it).get_span_context() for it in contexts]
+    shared = {
+        name: value
+        for name, value in _attributes(messages[0]).items()
+        if name not in ("messaging.message.id", "fairness_key")
+    }
+    with api.get_tracer("fila").start_as_current_span(
+        f"process {messages[0].queue}",
+        kind=api.SpanKind.CONSUMER,
+        attributes={**shared, "messaging.batch.message_count": len(messages)},
+        links=[api.Link(sender) for sender in senders if sender.is_valid],
     ) as span:
         try:
             yield span

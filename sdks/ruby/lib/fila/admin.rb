@@ -198,6 +198,7 @@ module Fila
     # Sends one request of FilaAdmin. Those that change nothing, or the same when they are done
     # twice, are sent again while the broker is away.
     def admin(method, request, timeout, queue: nil, message_id: nil, is_repeatable: false)
+      @connection.check_open
       response = V1.const_get("#{method}Response")
       data = request.class.encode(request)
       @connection.retrying(is_repeatable, timeout) do |remaining|

@@ -50,6 +50,21 @@ module Fila
       whole(name, value, UINT32_MAX)
     end
 
+    # A whole number of at least one.
+    def positive(name, value)
+      raise ArgumentError, "#{name} must be positive, got 0" if small(name, value).zero?
+
+      value
+    end
+
+    # A time in seconds, a whole number or not.
+    def seconds(name, value)
+      raise TypeError, "#{name} must be a Numeric, not #{value.class}" unless value.is_a?(Numeric)
+      raise ArgumentError, "#{name} must not be negative, got #{value}" if value.negative?
+
+      value
+    end
+
     # Bytes: a String of any encoding, as it lies in memory.
     def bytes(name, value)
       raise TypeError, "#{name} must be a String, not #{value.class}" unless value.is_a?(String)

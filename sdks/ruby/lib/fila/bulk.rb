@@ -12,9 +12,16 @@ require "fila/wire"
 module Fila
   # Sends many items through a batch RPC.
   class Bulk
-    def initialize(rpc, connection)
+    # `is_repeat` says that the items may have been sent before, in another way.
+    def initialize(rpc, connection, is_repeat: false)
       @rpc = rpc
       @connection = connection
+      @is_repeat = is_repeat
+    end
+
+    # Whether anything was sent more than once.
+    def repeat?
+      @is_repeat
     end
 
     # What a request of the latest call failed with, if one did.
@@ -25,9 +32,11 @@ module Fila
       @connection.check_open
       @failure = nil
       outcomes = []
-      Wire.split(items) do |batch|
-        @failure, found = @failure ? [@failure, about(@failure, batch)] : send_one(batch, timeout)
-        outcomes.concat(found)
+      @connection.outbox.promise(0, Float::INFINITY) do
+        Wire.split(items) do |batch|
+          @failure, found = @failure ? [@failure, about(@failure, batch)] : send_one(batch, timeout)
+          outcomes.concat(found)
+        end
       end
       outcomes
     end
@@ -37,10 +46,15 @@ module Fila
     # What keeps the rest from being sent, if anything, and the outcomes of the batch.
     def send_one(batch, timeout)
       request = Wire.join(batch)
+      attempts = 0
       answer = @connection.retrying(batch.all?(&:is_repeatable), timeout) do |remaining|
+        attempts += 1
         @connection.call(@rpc.method_path, request, @rpc.response, remaining)
       end
-      [nil, @rpc.outcomes(answer, batch)]
+      @is_repeat ||= attempts > 1
+      outcomes = @rpc.outcomes(answer, batch)
+      outcomes.map! { |outcome| @rpc.after_repeat(outcome) } if @is_repeat
+      [nil, outcomes]
     rescue Error => e
       text = "not sent, because an earlier request of this call failed: #{e.message}"
       [e.class.new(text, code: e.code, reason: e.reason, cause: e.cause), about(e, batch)]

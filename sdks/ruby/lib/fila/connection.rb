@@ -8,11 +8,14 @@
 
 require "grpc"
 
+require "fila/arguments"
 require "fila/channel"
 require "fila/errors"
+require "fila/leases"
 require "fila/lifetime"
+require "fila/outbox"
 require "fila/tracing"
-require "fila/workers"
+require "fila/threads"
 
 module Fila
   # A channel that threads share. It belongs to the process that made it.
@@ -29,22 +32,31 @@ module Fila
     CLOSE_S = 2.0
     private_constant :REASON_TRAILER, :REDACTED, :CODES, :AS_IT_IS, :CLOSE_S
 
-    attr_reader :target, :timeout, :backoff, :workers
+    attr_reader :target, :timeout, :backoff, :threads, :leases, :outbox
 
-    def initialize(target, tls:, api_key:, timeout:, max_message_bytes:, backoff:)
+    def initialize(target, tls:, api_key:, timeout:, close_timeout:, max_message_bytes:,
+                   max_buffered_bytes:, backoff:)
       raise ArgumentError, "timeout must be positive, got #{timeout}" unless timeout.positive?
+
+      Arguments.seconds("close_timeout", close_timeout)
+      Arguments.positive("max_buffered_bytes", max_buffered_bytes)
 
       @target = Channel.checked_target(target)
       @timeout = timeout
+      @close_timeout = close_timeout
       @backoff = backoff
       @api_key = Channel.checked_api_key(api_key)
       @metadata = api_key ? { "authorization" => "Bearer #{api_key}" }.freeze : {}.freeze
       @channel = Channel.open(@target, tls:, max_message_bytes:, backoff:)
       @stub = GRPC::ClientStub.new(@target, :this_channel_is_insecure, channel_override: @channel)
-      @workers = Workers.new
+      @threads = Threads.new
+      @leases = Leases.new(self)
+      @outbox = Outbox.new(max_buffered_bytes)
       @process = Process.pid
-      # Closing ends waits to retry, closes feeds and cancels what is under way.
-      @closing = Answer.new
+      # Closing begins: nothing new is let in.
+      @is_closing = false
+      # Closing ends: what is still under way is cut off.
+      @cut_off = Answer.new
       @has_grants = true
       @lock = Mutex.new
       @feeds = {}.compare_by_identity
@@ -65,8 +77,14 @@ module Fila
       @has_grants = false
     end
 
+    # Whether everything was cut off.
     def closed?
-      @closing.given?
+      @cut_off.given?
+    end
+
+    # Whether there is a connection at the moment.
+    def connected?
+      @channel.connectivity_state == GRPC::Core::ConnectivityStates::READY
     end
 
     # Whether this is a child of the process that made the connection; gRPC does not survive a fork.
@@ -76,7 +94,12 @@ module Fila
 
     def check_open
       raise ClientClosedError, "a client cannot be used after a fork; create one there" if forked?
-      raise ClientClosedError if closed?
+      raise ClientClosedError if @is_closing
+    end
+
+    # What was begun before closing may still be done.
+    def check_not_cut_off
+      check_open if forked? || closed?
     end
 
     # gRPC sends a request that is too late, and with luck gets an answer.
@@ -95,9 +118,9 @@ module Fila
     # raised in takes the call back.
     def call(method, request, response, timeout, queue: nil, message_id: nil)
       answer = Answer.new
-      operation = Workers.uninterrupted do
+      operation = Threads.uninterrupted do
         started = start(method, request, response, timeout, Tracing.current)
-        @workers.run { answer.give(outcome(started)) }
+        @threads.run { answer.give(outcome(started)) }
         started
       end
       found = answer.wait
@@ -109,8 +132,8 @@ module Fila
       operation&.cancel unless answer.given?
     end
 
-    # Sends one request from a worker and returns the answer, or an Error.
-    def send_from_worker(method, request, response, timeout, trace)
+    # Sends one request from a thread of the client and returns the answer, or an Error.
+    def send_here(method, request, response, timeout, trace)
       outcome(start(method, request, response, timeout, trace))
     rescue Error => e
       e
@@ -124,7 +147,7 @@ module Fila
       end
     end
 
-    # Runs an operation to its end, on a worker. Returns its answer, or an Error.
+    # Runs an operation to its end, on a thread of the client. Returns its answer, or an Error.
     def outcome(operation)
       operation.execute
     rescue GRPC::BadStatus => e
@@ -150,7 +173,7 @@ module Fila
         raise unless is_repeatable && delay < deadline - Clock.now
 
         attempts += 1
-        @closing.wait(delay)
+        @cut_off.wait(delay)
         raise unless Clock.now < deadline
 
         retry
@@ -169,29 +192,33 @@ module Fila
       @lock.synchronize { @feeds.delete(feed) }
     end
 
-    # Ends what is under way. Harmless twice, and in a child process.
+    # Lets nothing new in, ends feeds, and cuts off what has not been answered in time. Harmless
+    # twice, in a child process, and in a signal handler.
     def close
-      return if forked? || closed?
-
-      feeds.each(&:close)
-      return unless @closing.give(true)
-
-      # Those that other threads opened meanwhile.
-      feeds.each(&:close)
-      @lock.synchronize { @under_way.keys }.each(&:cancel)
-      @workers.close(CLOSE_S)
-      @channel.close
-      Lifetime.ended(self)
+      Threads.outside_trap { shut } unless forked? || closed?
     end
 
     private
 
-    def feeds
-      @lock.synchronize { @feeds.keys }
+    def shut
+      feeds = @lock.synchronize do
+        @is_closing = true
+        @feeds.keys
+      end
+      feeds.map { |feed| Thread.new { feed.close } }.each(&:join)
+      @outbox.flush(@close_timeout)
+      return unless @cut_off.give(true)
+
+      @outbox.close
+      @leases.close
+      @lock.synchronize { @under_way.keys }.each(&:cancel)
+      @threads.close(CLOSE_S)
+      @channel.close
+      Lifetime.ended(self)
     end
 
     def start(method, request, response, timeout, trace)
-      check_open
+      check_not_cut_off
       check_time(timeout)
       begin_operation do
         @stub.request_response(method, request, AS_IT_IS, response.method(:decode),
@@ -202,7 +229,7 @@ module Fila
 
     def begin_operation
       @lock.synchronize do
-        check_open
+        check_not_cut_off
         operation = yield
         @under_way[operation] = true
         operation

@@ -38,8 +38,8 @@ module Fila
     # The next message. nil when the consumer is closed, or when `timeout` seconds passed without
     # one; a later call gets what arrives then.
     def pop(timeout: nil)
-      raw, frame_size = @feed.pop(timeout)
-      raw && ConsumeMessage.new(raw, @client, frame_size)
+      raw, lease = @feed.take(1, timeout).first
+      raw && ConsumeMessage.new(raw, @client, lease.size)
     end
 
     # Whether the consumer was closed, by itself or with its client.
@@ -47,7 +47,8 @@ module Fila
       @feed.closed?
     end
 
-    # Ends the stream and gives back what was not handed out. Harmless twice.
+    # Ends the stream and gives back what was not handed out. Harmless twice; in a signal handler it
+    # returns at once.
     def close
       @feed.close
     end

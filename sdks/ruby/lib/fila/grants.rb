@@ -36,16 +36,6 @@ module Fila
       Wire::Item.new(Wire.element(request), request.queue, nil, false)
     end
 
-    def nack(error, retry_after_ms, throttle_key)
-      fields = { error: Arguments.text("error", error),
-                 throttle_key: Arguments.text("throttle_key", throttle_key) }
-      # 0 is a value of its own here: back at once, no attempt counted.
-      unless retry_after_ms.nil?
-        fields[:retry_after_ms] = Arguments.whole("retry_after_ms", retry_after_ms)
-      end
-      V1::GrantNack.new(**fields)
-    end
-
     # Sends acks, those of whole frames by their grants; nil or an Error for each, in order. The
     # block sends items through an RPC: it returns their outcomes, or the Error of the request.
     def ack(connection, items)
@@ -94,10 +84,12 @@ module Fila
       end
     end
 
-    # The settlement that stands for the acks of a frame.
+    # The settlement that stands for the acks of a frame, and may be repeated as they may: what it
+    # finds no more is looked for by its acks.
     def frame_item(frame)
       first = frame.first
       item(first.queue, first.lease_token, [], expected: frame.length, ack: V1::GrantAck.new)
+        .tap { |found| found.is_repeatable = true }
     end
   end
   private_constant :Grants
@@ -115,8 +107,9 @@ module Fila
     # Nacks what is left of a grant, each message as `nack` would; returns how many. With
     # `retry_after_ms: 0` they are given back unseen. Fails as `ack_grant` does.
     def nack_grant(queue, lease_token, error = "", retry_after_ms: nil, throttle_key: nil,
-                   except_message_ids: [], timeout: nil)
-      nack = Grants.nack(error, retry_after_ms, throttle_key)
+                   dead_letter: false, except_message_ids: [], timeout: nil)
+      fields = Wire.nack_fields(error, retry_after_ms:, throttle_key:, dead_letter:)
+      nack = V1::GrantNack.new(**fields)
       settle_grant(Grants.item(queue, lease_token, except_message_ids, nack:), timeout).messages
     end
 

@@ -125,11 +125,24 @@ module Fila
     # Reports that the message was processed; it is gone. Fails as `Client#ack` does.
     def ack
       @client.ack_message(self)
+      settled
     end
 
     # Reports that processing failed. Fails as `Client#nack` does.
-    def nack(error = "", retry_after_ms: nil, throttle_key: nil)
-      @client.nack(queue, id, error, lease_token:, retry_after_ms:, throttle_key:)
+    def nack(error = "", retry_after_ms: nil, throttle_key: nil, dead_letter: false)
+      @client.nack(queue, id, error, lease_token:, retry_after_ms:, throttle_key:, dead_letter:)
+      settled
+    end
+
+    # Whether this object, or a list with it, was settled with success.
+    def settled?
+      @is_settled ? true : false
+    end
+
+    # @api private
+    def settled
+      @is_settled = true
+      nil
     end
 
     # Prolongs the lease to `ms` from now, by default the queue's visibility timeout, and returns

@@ -28,8 +28,14 @@ module Fila
     # token of its delivery, and how many messages came together with it.
     Item = Struct.new(:data, :queue, :message_id, :is_repeatable, :lease_token, :frame_size)
 
-    # An RPC that takes many items and answers each on its own.
-    Batch = Struct.new(:method_path, :response, :read) do
+    # An RPC that takes many items and answers each on its own. `forgiven` are the errors that,
+    # after a repeat, say that the first attempt was the one that did it.
+    Batch = Struct.new(:method_path, :response, :read, :forgiven) do
+      # What an item's outcome means after the item was sent before.
+      def after_repeat(outcome)
+        forgiven&.any? { |kind| outcome.is_a?(kind) } ? nil : outcome
+      end
+
       # One value or Error per item, in order.
       def outcomes(response, items)
         results = response.results
@@ -47,8 +53,15 @@ module Fila
       "#{SERVICE}EnqueueBatch", V1::EnqueueBatchResponse,
       ->(result) { EnqueueResult.new(message_id: result.message_id, duplicate: result.duplicate) }
     ).freeze
-    ACK = Batch.new("#{SERVICE}AckBatch", V1::AckBatchResponse, ->(_) {}).freeze
-    NACK = Batch.new("#{SERVICE}NackBatch", V1::NackBatchResponse, ->(_) {}).freeze
+    # The message is gone, which is what an ack wants, and what a nack may have led to.
+    ACK = Batch.new(
+      "#{SERVICE}AckBatch", V1::AckBatchResponse, ->(_) {}, [MessageNotFoundError]
+    ).freeze
+    # And after a nack the delivery is over.
+    NACK = Batch.new(
+      "#{SERVICE}NackBatch", V1::NackBatchResponse, ->(_) {},
+      [MessageNotFoundError, LeaseExpiredError]
+    ).freeze
     EXTEND = Batch.new(
       "#{SERVICE}ExtendLease", V1::ExtendLeaseResponse,
       ->(result) { Moment.of(result.lease_expires_at) }
@@ -114,16 +127,22 @@ module Fila
       item
     end
 
-    def nack_item(queue, message_id, error, lease_token, retry_after_ms: nil, throttle_key: nil)
+    def nack_item(queue, message_id, error, lease_token, **how)
+      settle_item(V1::NackRequest, queue, message_id, lease_token, **nack_fields(error, **how))
+    end
+
+    # What a nack says besides what it is about.
+    def nack_fields(error, retry_after_ms: nil, throttle_key: nil, dead_letter: false)
       fields = {
         error: Arguments.text("error", error),
-        throttle_key: Arguments.text("throttle_key", throttle_key)
+        throttle_key: Arguments.text("throttle_key", throttle_key),
+        dead_letter: dead_letter ? true : false
       }
       # 0 is a value of its own here: back at once, no attempt counted.
       unless retry_after_ms.nil?
         fields[:retry_after_ms] = Arguments.whole("retry_after_ms", retry_after_ms)
       end
-      settle_item(V1::NackRequest, queue, message_id, lease_token, **fields)
+      fields
     end
 
     def extend_item(queue, message_id, lease_token, extend_ms)
@@ -144,7 +163,8 @@ module Fila
         lease_token: Arguments.text("lease_token", lease_token),
         **fields
       )
-      Item.new(element(request), request.queue, request.message_id, false)
+      # The token ends with the delivery, so that a repeat of it does no harm.
+      Item.new(element(request), request.queue, request.message_id, !request.lease_token.empty?)
     end
 
     # The tag of a length-delimited field 1, the length as a varint, the message.

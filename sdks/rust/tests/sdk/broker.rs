@@ -309,6 +309,38 @@ pub fn frame(ids: &[&str]) -> proto::ConsumeResponse {
     proto::ConsumeResponse { messages: ids.iter().map(|id| message(id)).collect() }
 }
 
+/// A frame under one token, whose lease began at some moment of the broker's clock.
+pub fn leased(token: &str, ids: &[&str], lease: Duration) -> proto::ConsumeResponse {
+    let at = |since: Duration| {
+        Some(prost_types::Timestamp {
+            seconds: 1_900_000_000 + since.as_secs().cast_signed(),
+            nanos: since.subsec_nanos().cast_signed(),
+        })
+    };
+    let messages = ids.iter().map(|id| {
+        let mut raw = message(id);
+        if let Some(metadata) = &mut raw.metadata {
+            token.clone_into(&mut metadata.lease_token);
+        }
+        raw.timestamps = Some(proto::MessageTimestamps {
+            leased_at: at(Duration::ZERO),
+            lease_expires_at: at(lease),
+            ..Default::default()
+        });
+        raw
+    });
+    proto::ConsumeResponse { messages: messages.collect() }
+}
+
+/// Settles grants, and extends them, as asked.
+pub fn settle_grants(broker: &Broker) {
+    broker.on("SettleGrants", |call, out| async move {
+        let count = call.request::<proto::SettleGrantsRequest>().settlements.len();
+        let results = vec![proto::GrantResult::default(); count];
+        out.send(&proto::SettleGrantsResponse { results });
+    });
+}
+
 #[derive(Clone)]
 struct Scripted(Arc<Inner>);
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use fila::{
     AclEntry, ApiKeyOptions, Backoff, Client, ConsumeMessage, Consumer, EnqueueMessage, Error,
-    ErrorKind, Permission, ReceiveOptions, Subject,
+    ErrorKind, Permission, ReceiveOptions, Subject, TlsOptions,
 };
 use tonic::Code;
 
-use crate::broker::{Broker, PATIENCE, frame, message};
+use crate::broker::{Broker, PATIENCE, cert_path, frame, message};
 use crate::proto;
 
 const KEY: &str = "fk_0123456789.secret~key";
@@ -46,7 +46,9 @@ fn clients_and_their_calls_can_be_shared_and_sent_to_other_threads() {
     sent(|client| client.nack("orders", "m", None, "boom"));
     sent(|client| client.extend("orders", "m", None, None));
     sent(|client| client.stats("orders", None));
+    sent(Client::flush);
     sent(Client::close);
+    sent(|client| client.worker("orders", |_| async { Ok(()) }).run());
 }
 
 #[tokio::test]
@@ -132,11 +134,34 @@ async fn nobody_there_is_unavailable_at_once() {
     let mut gone = Broker::start();
     gone.stop();
     let builder = Client::builder().target(gone.target()).timeout(PATIENCE);
-    let client = builder.connect().await.unwrap();
-    let error = client.enqueue(EnqueueMessage::new("orders", "")).await.unwrap_err();
-    assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, Some("UNAVAILABLE")));
-    assert!(error.is_retryable());
-    assert!(error.to_string().contains("refused"), "{error}");
+    let client = builder.clone().connect_lazy().unwrap();
+    for error in [
+        builder.connect().await.unwrap_err(),
+        client.enqueue(EnqueueMessage::new("orders", "")).await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, Some("UNAVAILABLE")));
+        assert!(error.is_retryable());
+        assert!(error.to_string().starts_with("tcp connect error: Connection refused"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn connecting_takes_no_longer_than_a_call_may() {
+    // It accepts connections, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tls = TlsOptions { ca_file: Some(cert_path("ca.pem")), ..TlsOptions::default() };
+    let builder = Client::builder().target(silent.local_addr().unwrap().to_string()).tls(tls);
+    let error = builder.timeout(Duration::from_millis(50)).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_client_may_be_made_before_its_broker() {
+    let mut first = Broker::start();
+    first.stop();
+    let client = Client::builder().target(first.target()).connect_lazy().unwrap();
+    let _second = Broker::on_port(first.port, None);
+    assert_eq!(client.enqueue(EnqueueMessage::new("orders", "a")).await.unwrap(), "id-a");
 }
 
 #[tokio::test]
@@ -252,7 +277,7 @@ async fn a_target_that_is_no_address_is_named() {
         assert!(error.to_string().starts_with(&text), "{error}");
     }
     for target in ["localhost:5555", "10.0.0.1:1", "[::1]:5555", "broker.example.com:65535"] {
-        Client::connect(target).await.unwrap();
+        Client::builder().target(target).connect_lazy().unwrap();
     }
 }
 
@@ -317,6 +342,9 @@ async fn after_close_every_call_fails_with_client_closed() {
         clone.extend("orders", "m", None, None).await.unwrap_err(),
         clone.receive("orders", ReceiveOptions::default()).await.unwrap_err(),
         clone.consume("orders").await.unwrap_err(),
+        clone.flush().await.unwrap_err(),
+        clone.ack_grant("orders", "t", &[]).await.unwrap_err(),
+        clone.worker("orders", |_| async { Ok(()) }).run().await.unwrap_err(),
         clone.list_queues().await.unwrap_err(),
         clone.explain("orders", Subject::Message("m")).await.unwrap_err(),
         clone.create_api_key(ApiKeyOptions::default()).await.unwrap_err(),
@@ -332,7 +360,7 @@ async fn after_close_every_call_fails_with_client_closed() {
 
 #[tokio::test]
 async fn a_client_that_was_never_used_can_be_closed() {
-    Client::builder().connect().await.unwrap().close().await;
+    Client::builder().connect_lazy().unwrap().close().await;
 }
 
 #[tokio::test]
@@ -341,7 +369,7 @@ async fn close_ends_calls_under_way_and_waiting() {
     broker.on("EnqueueBatch", |_, out| async move { out.idle().await });
     broker.on("GetConfig", |_, out| async move { out.idle().await });
     let builder = Client::builder().target(broker.target()).timeout(PATIENCE * 2);
-    let client = builder.connect().await.unwrap();
+    let client = builder.close_timeout(Duration::ZERO).connect().await.unwrap();
     let mut calls = Vec::new();
     for n in 0..10 {
         let client = client.clone();

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fila::{Backoff, Client, ConsumeOptions, Consumer, ErrorKind, Nack, ReceiveOptions};
@@ -12,13 +13,14 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::broker::{Broker, PATIENCE, frame, message, refusal};
+use crate::log::Log;
 use crate::proto;
 
 const QUICK: Backoff =
     Backoff { initial: Duration::from_millis(5), maximum: Duration::from_millis(20) };
 
 async fn quick(broker: &Broker) -> Client {
-    Client::builder().target(broker.target()).backoff(QUICK).connect().await.unwrap()
+    Client::builder().target(broker.target()).backoff(QUICK).connect_lazy().unwrap()
 }
 
 /// These frames, then an open stream; what this returns is true once the client has left.
@@ -39,7 +41,7 @@ fn frames_then_idle(broker: &Broker, frames: &[&[&str]]) -> Arc<AtomicBool> {
     has_ended
 }
 
-async fn next_id(consumer: &mut Consumer) -> String {
+async fn next_id(consumer: &Consumer) -> String {
     let next = timeout(PATIENCE, consumer.next()).await.expect("no message in time");
     next.expect("the stream ended").expect("an error").id.clone()
 }
@@ -53,10 +55,11 @@ async fn messages_arrive_in_order_across_frames() {
         max_in_flight: 7,
         batch_size: 3,
         visibility_timeout: Some(Duration::from_millis(9)),
+        extend_leases: true,
     };
-    let mut consumer = client.consume_with("orders", options).await.unwrap();
+    let consumer = client.consume_with("orders", options).await.unwrap();
     for id in ["a", "b", "c"] {
-        assert_eq!(next_id(&mut consumer).await, id);
+        assert_eq!(next_id(&consumer).await, id);
     }
     let sent: proto::ConsumeRequest = broker.calls("Consume")[0].request();
     let expected = proto::ConsumeRequest {
@@ -73,10 +76,10 @@ async fn by_default_messages_come_in_frames_and_prefetch_is_bounded() {
     let broker = Broker::start();
     frames_then_idle(&broker, &[&["a"]]);
     let client = Client::connect(broker.target()).await.unwrap();
-    let mut consumer = client.consume("orders").await.unwrap();
-    next_id(&mut consumer).await;
+    let consumer = client.consume("orders").await.unwrap();
+    next_id(&consumer).await;
     let sent: proto::ConsumeRequest = broker.calls("Consume")[0].request();
-    assert_eq!((sent.max_in_flight, sent.max_batch, sent.visibility_timeout_ms), (256, 100, 0));
+    assert_eq!((sent.max_in_flight, sent.max_batch, sent.visibility_timeout_ms), (64, 32, 0));
 }
 
 #[tokio::test]
@@ -87,6 +90,32 @@ async fn a_consumer_is_a_stream() {
     let mut consumer = client.consume("orders").await.unwrap();
     let next = std::future::poll_fn(|context| Pin::new(&mut consumer).poll_next(context)).await;
     assert_eq!(next.unwrap().unwrap().id, "a");
+}
+
+#[tokio::test]
+async fn a_stream_that_was_polled_and_left_takes_no_message_from_others() {
+    let broker = Broker::start();
+    let (go, gate) = tokio::sync::watch::channel(false);
+    broker.on("Consume", move |_, out| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|is_open| *is_open).await.expect("the test is alive");
+            out.send(&frame(&["a"]));
+            out.idle().await;
+        }
+    });
+    let client = quick(&broker).await;
+    let mut consumer = client.consume("orders").await.unwrap();
+    let poll = std::future::poll_fn(|context| {
+        Poll::Ready(Pin::new(&mut consumer).poll_next(context).is_pending())
+    });
+    assert!(poll.await, "there is no message yet");
+    let mut left = Box::pin(consumer.next());
+    assert!(timeout(Duration::from_millis(10), left.as_mut()).await.is_err());
+    let mut next = Box::pin(consumer.next());
+    assert!(timeout(Duration::from_millis(10), next.as_mut()).await.is_err());
+    go.send_replace(true);
+    assert_eq!(timeout(PATIENCE, next).await.expect("it starves").unwrap().unwrap().id, "a");
 }
 
 #[tokio::test]
@@ -149,7 +178,7 @@ async fn settling_a_message_names_its_delivery() {
     broker.answer("ExtendLease", proto::ExtendLeaseResponse { results: vec![result] });
     frames_then_idle(&broker, &[&["a", "b"]]);
     let client = Client::connect(broker.target()).await.unwrap();
-    let mut consumer = client.consume("orders").await.unwrap();
+    let consumer = client.consume("orders").await.unwrap();
     let first = consumer.next().await.unwrap().unwrap();
     let second = consumer.next().await.unwrap().unwrap();
     let extended = first.extend(Some(Duration::from_secs(5))).await.unwrap();
@@ -159,6 +188,7 @@ async fn settling_a_message_names_its_delivery() {
         error: "boom".to_owned(),
         retry_after: Some(Duration::from_millis(10)),
         throttle_key: Some("mail".to_owned()),
+        dead_letter: false,
     };
     second.nack(nack).await.unwrap();
 
@@ -181,6 +211,7 @@ async fn settling_a_message_names_its_delivery() {
         lease_token: "token-of-b".to_owned(),
         retry_after_ms: Some(10),
         throttle_key: "mail".to_owned(),
+        dead_letter: false,
     };
     assert_eq!(sent.nacks, [expected]);
 }
@@ -219,9 +250,9 @@ async fn an_error_in_the_middle_comes_after_the_messages_before_it_and_is_final(
         out.fail(refusal(Code::PermissionDenied, "revoked", Some("PERMISSION_DENIED")));
     });
     let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut consumer).await, "a");
-    assert_eq!(next_id(&mut consumer).await, "b");
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
+    assert_eq!(next_id(&consumer).await, "b");
     let error = consumer.next().await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.queue()), (ErrorKind::PermissionDenied, Some("orders")));
     assert!(consumer.next().await.is_none());
@@ -245,9 +276,9 @@ async fn a_stream_that_ends_is_opened_again() {
             }
         });
         let client = quick(&broker).await;
-        let mut consumer = client.consume("orders").await.unwrap();
+        let consumer = client.consume("orders").await.unwrap();
         for id in ["m-0", "m-1", "m-2"] {
-            assert_eq!(next_id(&mut consumer).await, id);
+            assert_eq!(next_id(&consumer).await, id);
         }
     }
 }
@@ -257,17 +288,123 @@ async fn a_consumer_survives_a_broker_restart_and_may_be_opened_before_the_broke
     let mut first = Broker::start();
     first.stop();
     let client = quick(&first).await;
-    let mut consumer = client.consume("orders").await.unwrap();
+    let consumer = client.consume("orders").await.unwrap();
     let early = timeout(Duration::from_millis(100), consumer.next()).await;
     assert!(early.is_err(), "there is nobody to send a message");
 
     let mut second = Broker::on_port(first.port, None);
     frames_then_idle(&second, &[&["before"]]);
-    assert_eq!(next_id(&mut consumer).await, "before");
+    assert_eq!(next_id(&consumer).await, "before");
     second.stop();
     let third = Broker::on_port(first.port, None);
     frames_then_idle(&third, &[&["after"]]);
-    assert_eq!(next_id(&mut consumer).await, "after");
+    assert_eq!(next_id(&consumer).await, "after");
+}
+
+#[tokio::test]
+async fn the_log_says_once_that_a_stream_was_lost_and_once_that_it_is_back() {
+    let (log, _guard) = Log::here();
+    let mut first = Broker::start();
+    first.stop();
+    let client = quick(&first).await;
+    let consumer = client.consume("orders").await.unwrap();
+    let early = timeout(Duration::from_millis(200), consumer.next()).await;
+    assert!(early.is_err(), "there is nobody to send a message");
+    let mut second = Broker::on_port(first.port, None);
+    frames_then_idle(&second, &[&["a"]]);
+    assert_eq!(next_id(&consumer).await, "a");
+    let (lost, back) = ("WARN consume stream was lost", "INFO consume stream is there again");
+    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (1, 1));
+    assert!(log.lines(lost)[0].contains("refused"), "{:?}", log.lines(lost));
+    second.stop();
+    let third = Broker::on_port(first.port, None);
+    frames_then_idle(&third, &[&["b"]]);
+    assert_eq!(next_id(&consumer).await, "b");
+    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (2, 2));
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_stream_was_lost_is_kept() {
+    let mut first = Broker::start();
+    frames_then_idle(&first, &[&["a", "b"], &["c"]]);
+    let client = quick(&first).await;
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
+    first.until(|broker| broker.taken() == 2).await;
+    first.stop();
+    let second = Broker::on_port(first.port, None);
+    frames_then_idle(&second, &[&["d"]]);
+    second.until(|broker| broker.taken() == 1).await;
+    let mut ids = vec![next_id(&consumer).await, next_id(&consumer).await];
+    if ids[1] != "d" {
+        ids.push(next_id(&consumer).await);
+    }
+    // The second frame may have been on its way when the broker died.
+    assert!(ids == ["b", "c", "d"] || ids == ["b", "d"], "{ids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_share_a_consumer_and_each_message_goes_to_one_of_them() {
+    const TASKS: usize = 8;
+    const MESSAGES: usize = 1_000;
+    let broker = Broker::start();
+    broker.on("Consume", |_, out| async move {
+        for n in 0..MESSAGES / 4 {
+            let ids = [0, 1, 2, 3].map(|place| (n * 4 + place).to_string());
+            out.send(&frame(&ids.each_ref().map(String::as_str)));
+            if n % 10 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        out.idle().await;
+    });
+    let client = quick(&broker).await;
+    let consumer = Arc::new(client.consume("orders").await.unwrap());
+    let (found, mut all) = tokio::sync::mpsc::unbounded_channel();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| {
+            let (consumer, found) = (Arc::clone(&consumer), found.clone());
+            tokio::spawn(async move {
+                loop {
+                    let next = consumer.next();
+                    // Some of them lose patience all the time, which must cost nobody a message.
+                    let next = match n % 2 {
+                        0 => next.await,
+                        _ => match timeout(Duration::from_micros(300), next).await {
+                            Ok(next) => next,
+                            Err(_) => continue,
+                        },
+                    };
+                    let Some(message) = next else { return };
+                    found.send(message.unwrap().id.parse::<usize>().unwrap()).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for _ in 0..MESSAGES {
+        ids.push(timeout(PATIENCE, all.recv()).await.expect("a message is lost").unwrap());
+    }
+    consumer.close().await;
+    for task in tasks {
+        timeout(PATIENCE, task).await.expect("it goes on").unwrap();
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..MESSAGES).collect::<Vec<_>>());
+    assert!(broker.calls("NackBatch").is_empty());
+}
+
+#[tokio::test]
+async fn frames_are_read_as_they_come() {
+    let broker = Broker::start();
+    frames_then_idle(&broker, &[&["a"], &["b"], &["c"]]);
+    let client = quick(&broker).await;
+    let consumer = client.consume("orders").await.unwrap();
+    broker.until(|broker| broker.taken() == 3).await;
+    consumer.close().await;
+    broker.until(|broker| broker.released() == ["a", "b", "c"]).await;
+    consumer.close().await;
+    assert!(consumer.next().await.is_none());
 }
 
 #[tokio::test]
@@ -283,13 +420,13 @@ async fn dropping_one_next_loses_neither_stream_nor_message() {
         }
     });
     let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
+    let consumer = client.consume("orders").await.unwrap();
     for _ in 0..5 {
         assert!(timeout(Duration::from_millis(10), consumer.next()).await.is_err());
     }
     go.send_replace(true);
-    assert_eq!(next_id(&mut consumer).await, "a");
-    assert_eq!(next_id(&mut consumer).await, "b");
+    assert_eq!(next_id(&consumer).await, "a");
+    assert_eq!(next_id(&consumer).await, "b");
     assert_eq!(broker.calls("Consume").len(), 1);
 }
 
@@ -298,8 +435,8 @@ async fn close_ends_the_stream_and_gives_back_what_was_not_handed_out() {
     let broker = Broker::start();
     let has_ended = frames_then_idle(&broker, &[&["a", "b"], &["c"]]);
     let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut consumer).await, "a");
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
     // The second frame is on its way; a machine that is busy may need a moment to deliver it.
     broker.until(|broker| broker.taken() == 2).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -315,8 +452,8 @@ async fn dropping_a_consumer_ends_its_stream_and_gives_back_in_the_background() 
     let broker = Broker::start();
     let has_ended = frames_then_idle(&broker, &[&["a", "b", "c"]]);
     let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut consumer).await, "a");
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
     drop(consumer);
     broker.until(|broker| broker.released() == ["b", "c"]).await;
     broker.until(|_| has_ended.load(Ordering::SeqCst)).await;
@@ -327,16 +464,16 @@ async fn closing_the_client_ends_its_consumers_without_an_error() {
     let broker = Broker::start();
     frames_then_idle(&broker, &[&["a", "b"]]);
     let client = quick(&broker).await;
-    let mut reader = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut reader).await, "a");
-    let mut idle = client.consume("orders").await.unwrap();
+    let reader = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&reader).await, "a");
+    let idle = client.consume("orders").await.unwrap();
     let waiting = tokio::spawn(async move {
         while let Some(message) = idle.next().await {
             message.unwrap();
         }
     });
-    let mut unread = client.consume("orders").await.unwrap();
-    broker.until(|broker| broker.calls("Consume").len() == 2).await;
+    let unread = client.consume("orders").await.unwrap();
+    broker.until(|broker| broker.calls("Consume").len() == 3).await;
     client.close().await;
     timeout(PATIENCE, waiting).await.expect("it goes on").unwrap();
     assert!(reader.next().await.is_none());
@@ -351,8 +488,8 @@ async fn closing_the_client_ends_a_consumer_that_waits_to_reconnect() {
     let forever = Duration::from_secs(600);
     let backoff = Backoff { initial: forever, maximum: forever };
     let builder = Client::builder().target(gone.target()).backoff(backoff);
-    let client = builder.connect().await.unwrap();
-    let mut consumer = client.consume("orders").await.unwrap();
+    let client = builder.connect_lazy().unwrap();
+    let consumer = client.consume("orders").await.unwrap();
     let waiting = tokio::spawn(async move { consumer.next().await.is_none() });
     tokio::time::sleep(Duration::from_millis(50)).await;
     client.close().await;
@@ -365,33 +502,10 @@ async fn messages_that_cannot_be_given_back_do_not_hold_up_the_close() {
     frames_then_idle(&broker, &[&["a", "b"]]);
     broker.on("NackBatch", |_, out| async move { out.idle().await });
     let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut consumer).await, "a");
+    let consumer = client.consume("orders").await.unwrap();
+    assert_eq!(next_id(&consumer).await, "a");
     timeout(PATIENCE, consumer.close()).await.expect("close hangs");
     assert_eq!(broker.calls("NackBatch").len(), 1);
-}
-
-#[tokio::test]
-async fn frames_are_not_read_ahead_of_the_application() {
-    const FRAMES: usize = 64;
-    let broker = Broker::start();
-    broker.on("Consume", |_, out| async move {
-        let large = proto::Message { payload: vec![0; 1 << 20], ..message("m") };
-        for _ in 0..FRAMES {
-            out.send(&proto::ConsumeResponse { messages: vec![large.clone()] });
-        }
-        out.idle().await;
-    });
-    let client = quick(&broker).await;
-    let mut consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&mut consumer).await, "m");
-    // Time for whoever would read ahead; buffers on the way hold a few of them.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let taken = broker.taken();
-    assert!(taken < FRAMES / 2, "{taken} frames were taken for one message");
-    for _ in 1..FRAMES {
-        assert_eq!(next_id(&mut consumer).await, "m");
-    }
 }
 
 #[tokio::test]
@@ -401,7 +515,7 @@ async fn attempts_are_spread_and_never_hot() {
     let wide = Backoff { initial: Duration::from_millis(50), maximum: Duration::from_secs(5) };
     let builder = Client::builder().target(broker.target()).backoff(wide);
     let client = builder.connect().await.unwrap();
-    let mut consumer = client.consume("orders").await.unwrap();
+    let consumer = client.consume("orders").await.unwrap();
     let waited = timeout(Duration::from_millis(300), consumer.next()).await;
     assert!(waited.is_err());
     let attempts = broker.calls("Consume").len();

@@ -126,7 +126,7 @@ async fn the_status_of_a_stream_is_handed_out_unless_it_is_passing() {
     let passing = [Code::Unavailable, Code::Cancelled];
     for (code, kind, _) in STATUSES.into_iter().filter(|(code, ..)| !passing.contains(code)) {
         broker.refuse("Consume", code, "what happened", None);
-        let mut consumer = client.consume("orders").await.unwrap();
+        let consumer = client.consume("orders").await.unwrap();
         let error = consumer.next().await.unwrap().unwrap_err();
         assert_eq!((error.kind(), error.queue()), (kind, Some("orders")));
         assert!(consumer.next().await.is_none());

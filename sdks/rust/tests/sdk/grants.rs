@@ -165,6 +165,7 @@ async fn a_grant_is_settled_by_its_token() {
         error: "no".to_owned(),
         retry_after: Some(Duration::ZERO),
         throttle_key: Some("k".to_owned()),
+        dead_letter: false,
     };
     assert_eq!(client.nack_grant("orders", "t", nack, &[]).await.unwrap(), 7);
     let half = Some(Duration::from_millis(500));
@@ -181,6 +182,7 @@ async fn a_grant_is_settled_by_its_token() {
         error: "no".to_owned(),
         retry_after_ms: Some(0),
         throttle_key: "k".to_owned(),
+        dead_letter: false,
     };
     assert_eq!(sent[1].action, Some(Action::Nack(nack)));
     assert_eq!(sent[2].action, Some(Action::Extend(proto::GrantExtension { extend_ms: 500 })));

@@ -9,13 +9,17 @@ mod connection;
 mod consume;
 mod errors;
 mod grants;
+mod leases;
+mod log;
 mod pipeline;
 mod produce;
 mod raw;
+mod settle;
 mod throttle;
 mod tls;
 #[cfg(feature = "otel")]
 mod tracing;
+mod worker;
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unused)]
 mod proto {

@@ -264,3 +264,41 @@ async fn a_span_that_the_sender_does_not_sample_is_not_recorded() {
     processing(&message, async { Ok::<_, fila::Error>(()) }).await.unwrap();
     assert!(ended("p5").is_empty());
 }
+
+#[tokio::test]
+async fn a_worker_handles_inside_a_span() {
+    LazyLock::force(&KEPT);
+    let broker = Broker::start();
+    let mut delivered = frame(&["w1", "w2", "w3"]);
+    for (place, sender) in [(0, SENDER), (2, &SENDER.replace("b7ad", "c7ad"))] {
+        let headers = &mut delivered.messages[place].headers;
+        headers.insert("traceparent".to_owned(), sender.to_owned());
+    }
+    broker.on("Consume", move |_, out| {
+        let delivered = delivered.clone();
+        async move {
+            out.send(&delivered);
+            out.idle().await;
+        }
+    });
+    let client = Client::connect(broker.target()).await.unwrap();
+    let worker = client.worker("orders", |message: ConsumeMessage| async move {
+        assert!(Context::current().span().is_recording());
+        if message.id == "w1" { Err("no".into()) } else { Ok(()) }
+    });
+    let (stop, task) = (worker.stop_handle(), tokio::spawn(worker.run()));
+    broker.until(|_| ["w1", "w2", "w3"].iter().all(|id| ended(id).len() == 1)).await;
+    stop.stop();
+    task.await.unwrap().unwrap();
+    assert_eq!(linked(&ended("w1")[0]), [SENDER]);
+    assert_eq!(ended("w1")[0].status, Status::error("no"));
+    assert_eq!(ended("w2")[0].status, Status::Unset);
+
+    // A batch has one span, which knows all senders.
+    let worker = client.batch_worker("orders", 3, |_| async { Ok(()) });
+    let (stop, task) = (worker.stop_handle(), tokio::spawn(worker.run()));
+    broker.until(|_| ended("w1").len() == 2).await;
+    stop.stop();
+    task.await.unwrap().unwrap();
+    assert_eq!(linked(&ended("w1")[1]), [SENDER, &SENDER.replace("b7ad", "c7ad")]);
+}

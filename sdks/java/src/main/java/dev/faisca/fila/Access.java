@@ -72,7 +72,7 @@ final class Access {
             entry ->
                 AclPermission.newBuilder()
                     .setKind(entry.permission().name().toLowerCase(Locale.ROOT))
-                    .setPattern(entry.pattern())
+                    .setPattern(Wire.named("pattern", entry.pattern()))
                     .build())
         .toList();
   }

@@ -99,7 +99,7 @@ final class Admin {
             .setLimit(options.limit())
             .setFromPosition(options.fromPosition())
             .setUntilPosition(options.untilPosition())
-            .setFairnessKey(Wire.orEmpty(options.fairnessKey()))
+            .setFairnessKey(Wire.optional("fairnessKey", options.fairnessKey()))
             .setExcludePayload(options.excludePayload());
     if (options.state() != null) {
       request.setState(
@@ -114,7 +114,7 @@ final class Admin {
     PurgeRequest request =
         PurgeRequest.newBuilder()
             .setQueue(Wire.named("queue", queue))
-            .setFairnessKey(Wire.orEmpty(fairnessKey))
+            .setFairnessKey(Wire.optional("fairnessKey", fairnessKey))
             .build();
     return Call.once(FilaAdminGrpc.getPurgeMethod(), request, PurgeResponse::getPurged, queue);
   }
@@ -123,7 +123,7 @@ final class Admin {
     PauseRequest request =
         PauseRequest.newBuilder()
             .setQueue(Wire.named("queue", queue))
-            .setFairnessKey(Wire.orEmpty(fairnessKey))
+            .setFairnessKey(Wire.optional("fairnessKey", fairnessKey))
             .build();
     return Call.once(FilaAdminGrpc.getPauseMethod(), request, answer -> null, queue);
   }
@@ -132,7 +132,7 @@ final class Admin {
     ResumeRequest request =
         ResumeRequest.newBuilder()
             .setQueue(Wire.named("queue", queue))
-            .setFairnessKey(Wire.orEmpty(fairnessKey))
+            .setFairnessKey(Wire.optional("fairnessKey", fairnessKey))
             .build();
     return Call.once(FilaAdminGrpc.getResumeMethod(), request, answer -> null, queue);
   }
@@ -142,9 +142,9 @@ final class Admin {
         RedriveRequest.newBuilder()
             .setDlqQueue(Wire.named("dlq", dlq))
             .setCount(options.count())
-            .setFairnessKey(Wire.orEmpty(options.fairnessKey()))
-            .setErrorContains(Wire.orEmpty(options.errorContains()))
-            .addAllMessageIds(options.messageIds())
+            .setFairnessKey(Wire.optional("fairnessKey", options.fairnessKey()))
+            .setErrorContains(Wire.optional("errorContains", options.errorContains()))
+            .addAllMessageIds(Wire.named("messageIds", options.messageIds()))
             .build();
     return Call.once(FilaAdminGrpc.getRedriveMethod(), request, RedriveResponse::getRedriven, dlq);
   }
@@ -163,8 +163,8 @@ final class Admin {
     ExplainRequest request =
         ExplainRequest.newBuilder()
             .setQueue(Wire.named("queue", queue))
-            .setFairnessKey(Wire.orEmpty(fairnessKey))
-            .setMessageId(Wire.orEmpty(messageId))
+            .setFairnessKey(Wire.optional("fairnessKey", fairnessKey))
+            .setMessageId(Wire.optional("messageId", messageId))
             .build();
     return Call.repeatable(
             FilaAdminGrpc.getExplainMethod(), request, AdminAnswers::explanation, queue)

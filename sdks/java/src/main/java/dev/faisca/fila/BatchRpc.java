@@ -7,6 +7,8 @@ import io.grpc.MethodDescriptor;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
+import java.util.function.Predicate;
+import java.util.function.UnaryOperator;
 
 /** An RPC that takes many items of a kind and answers each on its own, with a T. */
 final class BatchRpc<I, T> {
@@ -18,9 +20,14 @@ final class BatchRpc<I, T> {
   private static final String REASON_PREFIX = "ERROR_REASON_";
 
   private final Function<List<Item<I>>, Call<?, ?, List<Outcome<T>>>> prepare;
+  // What of a repeated item says that its first try was applied.
+  private final Predicate<FilaException> isDoneBefore;
 
-  private BatchRpc(Function<List<Item<I>>, Call<?, ?, List<Outcome<T>>>> prepare) {
+  private BatchRpc(
+      Function<List<Item<I>>, Call<?, ?, List<Outcome<T>>>> prepare,
+      Predicate<FilaException> isDoneBefore) {
     this.prepare = prepare;
+    this.isDoneBefore = isDoneBefore;
   }
 
   /**
@@ -41,12 +48,30 @@ final class BatchRpc<I, T> {
                 answer -> outcomes(results.apply(answer), items, error, read),
                 null,
                 null,
-                items.stream().allMatch(Item::isRepeatable)));
+                items.stream().allMatch(Item::isRepeatable),
+                UnaryOperator.identity()),
+        none -> false);
+  }
+
+  /** The same, where some errors of a repeated item mean that its first try was applied. */
+  BatchRpc<I, T> doneBefore(Predicate<FilaException> isDoneBefore) {
+    return new BatchRpc<>(prepare, isDoneBefore);
+  }
+
+  boolean isDoneBefore(Throwable error) {
+    return error instanceof FilaException failure && isDoneBefore.test(failure);
   }
 
   /** The request that holds the items; it answers with one outcome for each, in order. */
   Call<?, ?, List<Outcome<T>>> call(List<Item<I>> items) {
-    return prepare.apply(items);
+    return prepare.apply(items).afterRepeat(this::forgiven);
+  }
+
+  /** The outcomes of a repeat. */
+  List<Outcome<T>> forgiven(List<Outcome<T>> outcomes) {
+    return outcomes.stream()
+        .map(found -> isDoneBefore(found.error()) ? new Outcome<T>(null, null) : found)
+        .toList();
   }
 
   /** The error of a whole request as the outcome of each of its items. */

@@ -19,10 +19,15 @@ record ClientOptions(
     String apiKey,
     Duration timeout,
     int maxMessageBytes,
-    Backoff backoff) {
+    Backoff backoff,
+    long maxBufferedBytes,
+    Duration closeTimeout) {
 
   // The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
   private static final int MAX_MESSAGE_BYTES = 64 * 1024 * 1024;
+
+  // Half a second of a fast network, and little beside a Java heap.
+  private static final long MAX_BUFFERED_BYTES = 32 * 1024 * 1024;
 
   private static final List<String> SCHEMES = List.of("dns:", "unix:");
   // Without a port gRPC would quietly take 443, and a URL's scheme for a name to resolve.
@@ -32,7 +37,14 @@ record ClientOptions(
   // Below what checks it: fields are set in the order in which they are written.
   static final ClientOptions DEFAULT =
       new ClientOptions(
-          "127.0.0.1:5555", null, null, Duration.ofSeconds(5), MAX_MESSAGE_BYTES, Backoff.DEFAULT);
+          "127.0.0.1:5555",
+          null,
+          null,
+          Duration.ofSeconds(5),
+          MAX_MESSAGE_BYTES,
+          Backoff.DEFAULT,
+          MAX_BUFFERED_BYTES,
+          Duration.ofSeconds(5));
 
   ClientOptions {
     checkTarget(Objects.requireNonNull(target, "target"));
@@ -43,6 +55,13 @@ record ClientOptions(
     if (maxMessageBytes <= 0) {
       throw new IllegalArgumentException(
           "maxMessageBytes must be positive, got " + maxMessageBytes);
+    }
+    if (maxBufferedBytes <= 0) {
+      throw new IllegalArgumentException(
+          "maxBufferedBytes must be positive, got " + maxBufferedBytes);
+    }
+    if (closeTimeout.isNegative()) {
+      throw new IllegalArgumentException("closeTimeout must not be negative, got " + closeTimeout);
     }
     // gRPC refuses other characters too, but with a text that repeats the key.
     if (apiKey != null && !apiKey.matches("[!-~]+")) {

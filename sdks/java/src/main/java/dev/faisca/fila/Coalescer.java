@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * Concurrent calls of one client share batch requests. Nothing lingers.
@@ -16,6 +17,7 @@ import java.util.concurrent.Future;
  * <p>A few requests may be under way at a time. A call that finds a free slot goes out at once,
  * alone; calls that find none wait, and the next free slot takes all of them, within a batch's
  * limits. So batches grow only because calls piled up while the broker was busy with earlier ones.
+ * How much may wait is bounded.
  *
  * <p>A request has the deadline of its most patient caller; the others leave it when their own time
  * is up. It is cancelled only when all of its callers have left.
@@ -36,33 +38,94 @@ final class Coalescer<I, T> {
 
   private final Sending<I, T> sending;
   private final Connection connection;
+  private final Room room;
   // Guards the two below and what can change in a seat. Nobody waits while a slot is free.
   private final Object lock = new Object();
   private final Deque<Seat> waiting = new ArrayDeque<>();
   private int freeSlots = REQUESTS_UNDER_WAY_MAX;
 
-  Coalescer(BatchRpc<I, T> rpc, Connection connection) {
-    this((to, items, deadline, trace) -> to.send(rpc.call(items), deadline, trace), connection);
+  Coalescer(BatchRpc<I, T> rpc, Connection connection, Room room) {
+    this(
+        (to, items, deadline, trace) -> to.send(rpc.call(items), deadline, trace),
+        connection,
+        room);
   }
 
-  Coalescer(Sending<I, T> sending, Connection connection) {
+  Coalescer(Sending<I, T> sending, Connection connection, Room room) {
     this.sending = sending;
     this.connection = connection;
+    this.room = room;
   }
 
-  /** Sends one item, with others if there are any. Fails with the item's error, or the batch's. */
-  CompletableFuture<T> submit(Item<I> item, Deadline deadline, Map<String, String> trace) {
+  /**
+   * Sends one item, with others if there are any. Fails with the item's error, or the batch's. If
+   * too much waits already it waits for room first, unless it may not.
+   */
+  CompletableFuture<T> submit(
+      Item<I> item, Deadline deadline, Map<String, String> trace, boolean mayWait) {
     Seat seat = new Seat(item, deadline, trace);
+    if (!enter(seat, mayWait)) {
+      FilaException refusal = room.await(item, deadline);
+      if (refusal != null) {
+        seat.completeExceptionally(refusal);
+        return seat;
+      }
+      synchronized (lock) {
+        if (freeSlots == 0) {
+          sit(seat);
+          return seat;
+        }
+        freeSlots--;
+      }
+      room.give(item.bytes());
+      send(List.of(seat));
+    }
+    return seat;
+  }
+
+  /** Sends it, or lets it wait; false if there is no room to wait in. */
+  private boolean enter(Seat seat, boolean mayWait) {
     synchronized (lock) {
       if (freeSlots == 0) {
-        waiting.add(seat);
-        seat.timer = connection.at(deadline, seat::expire);
-        return seat;
+        boolean hasRoom = room.take(seat.item.bytes());
+        if (!hasRoom && mayWait) {
+          return false;
+        }
+        if (!hasRoom) {
+          room.force(seat.item.bytes());
+        }
+        sit(seat);
+        return true;
       }
       freeSlots--;
     }
     send(List.of(seat));
-    return seat;
+    return true;
+  }
+
+  /** Sends items that belong together, by one request if there is a free slot and they fit. */
+  List<CompletableFuture<T>> submitAll(
+      List<Item<I>> items, Deadline deadline, Map<String, String> trace) {
+    List<CompletableFuture<T>> seats = new ArrayList<>(items.size());
+    synchronized (lock) {
+      for (Item<I> item : items) {
+        Seat seat = new Seat(item, deadline, trace);
+        room.force(item.bytes());
+        sit(seat);
+        seats.add(seat);
+      }
+      if (freeSlots == 0) {
+        return seats;
+      }
+      freeSlots--;
+    }
+    send(next());
+    return seats;
+  }
+
+  private void sit(Seat seat) {
+    waiting.add(seat);
+    seat.timer = connection.at(seat.deadline, seat::expire);
   }
 
   int waitingCount() {
@@ -71,7 +134,19 @@ final class Coalescer<I, T> {
     }
   }
 
+  /** Sends a batch, and what follows it as long as answers are there at once. */
   private void send(List<Seat> batch) {
+    List<Seat> next = batch;
+    while (next != null && !next.isEmpty()) {
+      next = sendOne(next);
+    }
+  }
+
+  /**
+   * Sends a batch. Gives what is to be sent in its place, if it was answered before this returns;
+   * else null. So failures that come at once, as after a close, never nest.
+   */
+  private List<Seat> sendOne(List<Seat> batch) {
     List<Item<I>> items = new ArrayList<>(batch.size());
     Deadline deadline = batch.get(0).deadline;
     for (Seat seat : batch) {
@@ -87,7 +162,17 @@ final class Coalescer<I, T> {
     }
     // Some may have left before they could see what to cancel.
     batch.get(0).cancelIfDeserted();
-    request.whenComplete((outcomes, error) -> finish(batch, items, outcomes, error));
+    AtomicReference<List<Seat>> following = new AtomicReference<>();
+    request.whenComplete(
+        (outcomes, error) -> {
+          // First the slot, then the answers: the next request should not wait for wake-ups.
+          List<Seat> next = next();
+          if (!following.compareAndSet(null, next)) {
+            send(next);
+          }
+          Room.answering(() -> settle(batch, items, outcomes, error));
+        });
+    return following.compareAndSet(null, List.of()) ? null : following.get();
   }
 
   /** Never throws: the slot is given back by whoever waits for the answer. */
@@ -101,10 +186,8 @@ final class Coalescer<I, T> {
     }
   }
 
-  private void finish(
+  private void settle(
       List<Seat> batch, List<Item<I>> items, List<Outcome<T>> outcomes, Throwable error) {
-    // First the slot, then the answers: the next request should not wait for wake-ups.
-    handOn();
     if (error instanceof FilaException failure) {
       outcomes = BatchRpc.failed(items, failure, failure.getMessage());
     }
@@ -113,24 +196,23 @@ final class Coalescer<I, T> {
     }
   }
 
-  /** Gives a slot to whoever waits, or back. */
-  private void handOn() {
-    List<Seat> batch;
+  /** Who gets a slot that is free now: the next batch. If it is empty the slot is given back. */
+  private List<Seat> next() {
     synchronized (lock) {
-      batch = take();
+      List<Seat> batch = take();
+      batch.forEach(seat -> seat.isSent = true);
       if (batch.isEmpty()) {
         freeSlots++;
-        return;
       }
-      batch.forEach(seat -> seat.isSent = true);
+      return batch;
     }
-    send(batch);
   }
 
   /** Removes the next batch from the queue, and with it callers who no longer wait. */
   private List<Seat> take() {
     List<Seat> batch = new ArrayList<>();
     int bytes = 0;
+    int freed = 0;
     while (!waiting.isEmpty() && batch.size() < BatchRpc.ITEMS_MAX) {
       Seat seat = waiting.peek();
       if (!seat.isDone()) {
@@ -140,8 +222,10 @@ final class Coalescer<I, T> {
         }
         batch.add(seat);
       }
+      freed += seat.item.bytes();
       waiting.remove();
     }
+    room.give(freed);
     return batch;
   }
 
@@ -184,7 +268,7 @@ final class Coalescer<I, T> {
       }
       CallFailure tooLate =
           new CallFailure(text, "DEADLINE_EXCEEDED", null, item.queue(), item.messageId(), null);
-      completeExceptionally(Errors.fromStatus(tooLate));
+      Room.answering(() -> completeExceptionally(Errors.fromStatus(tooLate)));
     }
 
     @Override

@@ -44,6 +44,8 @@ final class Connection {
   private final ScheduledThreadPoolExecutor timer;
   // What waits to be sent again. Closing hurries it along, so that nobody waits for nothing.
   private final Set<Runnable> pauses = ConcurrentHashMap.newKeySet();
+  // Refuses what is begun, lets what was begun go on; then nothing goes on.
+  private volatile boolean isClosing;
   private volatile boolean isClosed;
   private volatile boolean hasGrants = true;
   // Acks need no disk and enqueues do, so neither should wait for the other.
@@ -91,12 +93,21 @@ final class Connection {
   }
 
   void checkOpen() throws ClientClosedException {
-    if (isClosed) {
+    if (isClosing) {
       throw closed(null, null);
     }
   }
 
-  private static ClientClosedException closed(String queue, String messageId) {
+  boolean isClosing() {
+    return isClosing;
+  }
+
+  /** Lets nothing begin any more. */
+  void refuse() {
+    isClosing = true;
+  }
+
+  static ClientClosedException closed(String queue, String messageId) {
     return new ClientClosedException(CallFailure.local(null, queue, messageId));
   }
 
@@ -108,8 +119,18 @@ final class Connection {
   <T> T call(Call<?, ?, T> call, Duration timeout) throws FilaException {
     Map<String, String> trace = Tracing.current();
     Deadline deadline = deadline(timeout);
-    return await(
-        Retrying.start(this, call.isRepeatable(), deadline, () -> send(call, deadline, trace)));
+    if (isClosing) {
+      throw closed(call.queue(), call.messageId());
+    }
+    CompletableFuture<T> answer =
+        Retrying.start(
+            this,
+            call.isRepeatable(),
+            deadline,
+            attempt -> send(call, deadline, trace),
+            error -> false);
+    T value = await(answer);
+    return Retrying.wasRepeated(answer) ? call.afterRepeat().apply(value) : value;
   }
 
   /** Sends one call, batches through pipelines. Its answer is a value or a FilaException. */
@@ -269,6 +290,7 @@ final class Connection {
 
   /** Ends calls under way with ClientClosedException. Harmless twice. */
   void close() {
+    isClosing = true;
     isClosed = true;
     Deadline drained = deadline(DRAIN);
     enqueues.close(drained);

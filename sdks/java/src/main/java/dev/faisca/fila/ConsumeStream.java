@@ -12,6 +12,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
@@ -20,13 +21,14 @@ import java.util.concurrent.locks.ReentrantLock;
  * A stream of leased messages that outlives its connection.
  *
  * <pre>
- *  open --frame--&gt; unread --&gt; take()                      drain(), end() from anywhere end it
+ *  open --frame--&gt; unread --&gt; take()                              end() from anywhere ends it
  *   ^                |
  *   '-- wait &lt;-- UNAVAILABLE, or the broker ended the stream      any other error is thrown
  * </pre>
  *
- * <p>A frame is asked for only when somebody wants a message and all before it were taken, so
- * gRPC's flow control and the broker's credit see how fast the application really is.
+ * <p>The first wish for a message opens it. From then on frames are read as they come, because only
+ * so is it known when their leases began; the broker's credit bounds how many there are. Unread
+ * ones have their leases kept, and one whose lease has ended is handed out to nobody.
  */
 final class ConsumeStream {
   private static final long FOREVER = Long.MAX_VALUE;
@@ -34,24 +36,34 @@ final class ConsumeStream {
   private final Connection connection;
   private final FilaClient client;
   private final ConsumeRequest request;
+  private final boolean keepsLeases;
+  // Whether who takes a message lets it go, and not taking it.
+  private final boolean isHeldByTaker;
 
   // Guards everything below.
   private final ReentrantLock lock = new ReentrantLock();
   private final Condition changed = lock.newCondition();
   private final Deque<ConsumeMessage> unread = new ArrayDeque<>();
   private Current current;
-  // A frame was asked for and has not arrived.
-  private boolean isReading;
+  private boolean isWanted;
   private boolean isClosed;
+  // Said in the log, and not yet that it is there again.
+  private boolean isLost;
   private FilaException failure;
   private int attempts;
   private long openedAt;
-  private long reopenAt = System.nanoTime();
 
-  ConsumeStream(Connection connection, FilaClient client, ConsumeRequest request) {
+  ConsumeStream(
+      Connection connection,
+      FilaClient client,
+      ConsumeRequest request,
+      boolean keepsLeases,
+      boolean isHeldByTaker) {
     this.connection = connection;
     this.client = client;
     this.request = request;
+    this.keepsLeases = keepsLeases;
+    this.isHeldByTaker = isHeldByTaker;
   }
 
   boolean isClosed() {
@@ -63,12 +75,25 @@ final class ConsumeStream {
     }
   }
 
-  /** The next message; null at the end, or when it took too long. A null wait is for ever. */
-  ConsumeMessage take(Duration wait) throws FilaException {
+  /**
+   * What is there, up to a number, once there is something; empty at the end, or when it took too
+   * long. A null wait is for ever.
+   */
+  List<ConsumeMessage> take(int count, Duration wait) throws FilaException {
     try {
       lock.lockInterruptibly();
       try {
-        return takeLocked(wait == null ? FOREVER : wait.toNanos());
+        List<ConsumeMessage> taken = new ArrayList<>();
+        if (awaitMessage(wait == null ? FOREVER : wait.toNanos())) {
+          while (taken.size() < count && dropEnded()) {
+            ConsumeMessage message = unread.remove();
+            if (!isHeldByTaker) {
+              message.letGo();
+            }
+            taken.add(message);
+          }
+        }
+        return taken;
       } finally {
         lock.unlock();
       }
@@ -77,11 +102,11 @@ final class ConsumeStream {
     }
   }
 
-  private ConsumeMessage takeLocked(long patience) throws FilaException, InterruptedException {
+  private boolean awaitMessage(long patience) throws FilaException, InterruptedException {
     long started = System.nanoTime();
     while (!isClosed) {
-      if (!unread.isEmpty()) {
-        return unread.remove();
+      if (dropEnded()) {
+        return true;
       }
       if (failure != null) {
         isClosed = true;
@@ -89,32 +114,37 @@ final class ConsumeStream {
         failure.fillInStackTrace();
         throw failure;
       }
-      long nanos = advance();
+      if (!isWanted) {
+        isWanted = true;
+        open();
+      }
+      long nanos = FOREVER;
       if (patience != FOREVER) {
-        nanos = Math.min(nanos, patience - (System.nanoTime() - started));
+        nanos = patience - (System.nanoTime() - started);
         if (nanos <= 0) {
-          return null;
+          return false;
         }
       }
       changed.awaitNanos(nanos);
     }
-    return null;
+    return false;
   }
 
-  /** Does what brings the next frame nearer, and returns after how long to look again. */
-  private long advance() {
-    if (current == null) {
-      long pause = reopenAt - System.nanoTime();
-      if (pause > 0) {
-        return pause;
-      }
-      open();
+  /** Leaves out what others may have by now. Whether a message is left. */
+  private boolean dropEnded() {
+    int dropped = 0;
+    while (!unread.isEmpty() && unread.peek().isOver()) {
+      unread.remove().letGo();
+      dropped++;
     }
-    if (!isReading) {
-      isReading = true;
-      current.call.request(1);
+    if (dropped > 0) {
+      Consumer.LOG.log(
+          Level.DEBUG,
+          "dropped {0} messages of queue \"{1}\" whose leases had ended",
+          dropped,
+          request.getQueue());
     }
-    return FOREVER;
+    return !unread.isEmpty();
   }
 
   private void open() {
@@ -123,38 +153,51 @@ final class ConsumeStream {
     // channel, which knows when it is worth trying again.
     current = new Current(connection.stream(attempts > 0, Tracing.current()));
     current.call.start(current, new Metadata());
+    current.call.request(Integer.MAX_VALUE);
     current.call.sendMessage(request);
     current.call.halfClose();
   }
 
-  /** Hands nothing out any more. Whether frames may still come, which {@link #end} should have. */
-  boolean drain() {
+  private void openAgain() {
     lock.lock();
     try {
-      // Who has asked for a frame has taken all before it.
-      boolean mayFollow = !isClosed && current != null && !isReading;
-      isClosed = true;
-      changed.signalAll();
-      if (mayFollow) {
-        // Ends by itself: the broker sends no more than its credit.
-        current.call.request(Integer.MAX_VALUE);
+      if (!isClosed) {
+        open();
       }
-      return mayFollow;
     } finally {
       lock.unlock();
     }
   }
 
-  /** Cancels the stream, and returns what was sent but not handed out. */
-  List<ConsumeMessage> end() {
+  /**
+   * Hands nothing out any more and cancels the stream. Gives what arrived, until the stream has
+   * really ended, and was not handed out; once.
+   */
+  CompletableFuture<List<ConsumeMessage>> end() {
+    Current last;
     lock.lock();
     try {
-      if (current != null) {
-        current.call.cancel("the consumer was closed", null);
-        current = null;
+      isClosed = true;
+      changed.signalAll();
+      last = current;
+    } finally {
+      lock.unlock();
+    }
+    if (last == null) {
+      return CompletableFuture.completedFuture(left());
+    }
+    last.call.cancel("the consumer was closed", null);
+    return last.ended.thenApply(ended -> left());
+  }
+
+  private List<ConsumeMessage> left() {
+    lock.lock();
+    try {
+      List<ConsumeMessage> left = new ArrayList<>();
+      while (dropEnded()) {
+        left.add(unread.remove());
       }
-      List<ConsumeMessage> left = new ArrayList<>(unread);
-      unread.clear();
+      left.forEach(ConsumeMessage::letGo);
       return left;
     } finally {
       lock.unlock();
@@ -164,11 +207,11 @@ final class ConsumeStream {
   private void lost(FilaException error) {
     // A stream that lasted was a good one, even if its queue was empty all the time.
     Backoff backoff = connection.options().backoff();
-    long now = System.nanoTime();
-    if (now - openedAt > backoff.maximum().toNanos()) {
+    if (System.nanoTime() - openedAt > backoff.maximum().toNanos()) {
       attempts = 0;
     }
-    if (attempts == 0) {
+    if (!isLost) {
+      isLost = true;
       String why = error == null ? "the broker ended it" : error.getMessage();
       Consumer.LOG.log(
           Level.WARNING,
@@ -177,28 +220,47 @@ final class ConsumeStream {
           why);
     }
     double chance = ThreadLocalRandom.current().nextDouble();
-    reopenAt = now + backoff.delay(attempts++, chance).toNanos();
+    Duration pause = backoff.delay(attempts++, chance);
+    connection.at(Connection.deadline(pause), this::openAgain);
   }
 
   /** One stream of the broker's; there is another one after it was lost. */
   private final class Current extends ClientCall.Listener<ConsumeResponse> {
     private final ClientCall<ConsumeRequest, ConsumeResponse> call;
+    private final CompletableFuture<Void> ended = new CompletableFuture<>();
 
     Current(ClientCall<ConsumeRequest, ConsumeResponse> call) {
       this.call = call;
     }
 
     @Override
-    public void onMessage(ConsumeResponse frame) {
+    public void onHeaders(Metadata headers) {
       lock.lock();
       try {
-        if (current == this) {
-          isReading = false;
-          attempts = 0;
-          int size = frame.getMessagesCount();
-          frame.getMessagesList().forEach(raw -> unread.add(new ConsumeMessage(raw, client, size)));
-          changed.signalAll();
+        if (isLost) {
+          isLost = false;
+          Consumer.LOG.log(
+              Level.INFO, "consume stream of queue \"{0}\" is there again", request.getQueue());
         }
+      } finally {
+        lock.unlock();
+      }
+    }
+
+    @Override
+    public void onMessage(ConsumeResponse frame) {
+      if (frame.getMessagesCount() == 0) {
+        return;
+      }
+      Lease lease = new Lease(frame, client, System.nanoTime());
+      lock.lock();
+      try {
+        attempts = 0;
+        unread.addAll(lease.messages);
+        if (keepsLeases) {
+          client.shared().leases.keep(lease);
+        }
+        changed.signalAll();
       } finally {
         lock.unlock();
       }
@@ -208,28 +270,24 @@ final class ConsumeStream {
     public void onClose(Status status, Metadata trailers) {
       lock.lock();
       try {
-        if (current != this) {
-          return;
-        }
         current = null;
-        isReading = false;
-        FilaException error =
-            status.isOk() ? null : connection.failure(status, trailers, request.getQueue(), null);
-        if (isClosed) {
-          return;
+        if (!isClosed) {
+          FilaException error =
+              status.isOk() ? null : connection.failure(status, trailers, request.getQueue(), null);
+          // A broker that stops cancels streams; nobody here did.
+          if (error == null
+              || error instanceof UnavailableException
+              || error instanceof CancelledException) {
+            lost(error);
+          } else {
+            failure = error;
+          }
+          changed.signalAll();
         }
-        // A broker that stops cancels streams; nobody here did.
-        if (error == null
-            || error instanceof UnavailableException
-            || error instanceof CancelledException) {
-          lost(error);
-        } else {
-          failure = error;
-        }
-        changed.signalAll();
       } finally {
         lock.unlock();
       }
+      ended.complete(null);
     }
   }
 }

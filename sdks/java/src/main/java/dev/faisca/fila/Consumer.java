@@ -5,7 +5,6 @@ import dev.faisca.fila.internal.v1.NackRequest;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
-import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -13,9 +12,7 @@ import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 
 /**
  * Messages of a queue as the broker leases them, for as long as the consumer is open.
@@ -25,6 +22,9 @@ import java.util.concurrent.TimeoutException;
  * the connection is lost the iteration goes on with a new one. What trying again would not cure,
  * such as {@link QueueNotFoundException}, ends it: once as an error, then as an end.
  *
+ * <p>Messages arrive ahead of time. The leases of those that wait here are extended; one whose
+ * lease has ended is not handed out. What was handed out is the application's own.
+ *
  * <p>Closing it, from any thread, ends the iteration and gives back what arrived but was not handed
  * out; otherwise those messages would be hidden until their leases end, and count an attempt that
  * nobody made.
@@ -33,9 +33,7 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   static final Logger LOG = System.getLogger("dev.faisca.fila");
 
   // Giving messages back is a courtesy: their leases end anyway, so it may not hold up a shutdown.
-  // First come the frames that have arrived, or are about to; then what gives all of them back.
-  private static final Duration DRAIN = Duration.ofMillis(50);
-  private static final Duration RELEASE = Duration.ofSeconds(1);
+  static final Duration RELEASE = Duration.ofSeconds(1);
 
   private final Connection connection;
   private final ConsumeStream stream;
@@ -85,42 +83,29 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   /** Ends the stream and gives back what was not handed out, in about a second. Harmless twice. */
   @Override
   public void close() {
-    close(List.of(this));
+    Wait.quietly(release(), RELEASE);
   }
 
-  /** Closes many in the time of one. */
-  static void close(Collection<Consumer> consumers) {
-    boolean isDraining = false;
-    for (Consumer consumer : consumers) {
-      isDraining |= consumer.stream.drain();
-    }
-    if (isDraining) {
-      pause(DRAIN);
-    }
-    CompletableFuture<?>[] releases =
-        consumers.stream().map(Consumer::release).toArray(CompletableFuture<?>[]::new);
-    try {
-      CompletableFuture.allOf(releases).get(RELEASE.toMillis(), TimeUnit.MILLISECONDS);
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-    } catch (ExecutionException | TimeoutException error) {
-      LOG.log(Level.DEBUG, "messages not given back, their leases will end", error);
-    }
-  }
-
-  private static void pause(Duration duration) {
-    try {
-      Thread.sleep(duration.toMillis());
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-    }
-  }
-
-  private CompletableFuture<?> release() {
+  /**
+   * Ends the stream and gives back what was not handed out, all of which the future waits for. It
+   * never fails, and takes no longer than a second.
+   */
+  CompletableFuture<Void> release() {
     open.remove(this);
-    Bulk.Splitter<NackRequest> splitter =
-        new Bulk.Splitter<>(stream.end().stream().map(Wire::release).iterator());
-    CompletableFuture<?> all = CompletableFuture.completedFuture(null);
+    return stream
+        .end()
+        .thenCompose(this::giveBack)
+        .orTimeout(RELEASE.toMillis(), TimeUnit.MILLISECONDS)
+        .exceptionally(
+            error -> {
+              LOG.log(Level.DEBUG, "messages not given back, their leases will end", error);
+              return null;
+            });
+  }
+
+  private CompletableFuture<Void> giveBack(List<ConsumeMessage> messages) {
+    var splitter = new Bulk.Splitter<NackRequest>(messages.stream().map(Wire::release).iterator());
+    CompletableFuture<Void> all = CompletableFuture.completedFuture(null);
     for (var batch = splitter.next(); !batch.isEmpty(); batch = splitter.next()) {
       var request = connection.send(Wire.NACK.call(batch), Connection.deadline(RELEASE), Map.of());
       all = CompletableFuture.allOf(all, request);
@@ -129,8 +114,18 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   }
 
   private ConsumeMessage take(Duration wait) throws FilaException {
+    List<ConsumeMessage> taken = take(1, wait);
+    return taken.isEmpty() ? null : taken.get(0);
+  }
+
+  /** What is there, up to a number; empty when the consumer is closed. */
+  List<ConsumeMessage> take(int count) throws FilaException {
+    return take(count, null);
+  }
+
+  private List<ConsumeMessage> take(int count, Duration wait) throws FilaException {
     try {
-      return stream.take(wait);
+      return stream.take(count, wait);
     } catch (FilaException error) {
       if (stream.isClosed()) {
         open.remove(this);
@@ -153,10 +148,13 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   private static void deliver(MessageListener listener, ConsumeMessage message) {
     try {
       listener.onMessage(message);
-    } catch (Exception error) {
+    } catch (Throwable error) {
+      if (error instanceof Error) {
+        LOG.log(Level.ERROR, "a listener has failed, the next message is its own", error);
+      }
       String text = error.getMessage() == null ? error.getClass().getName() : error.getMessage();
       // Nobody could do anything about a nack that fails; the lease ends then.
-      message.nackAsync(text, NackOptions.NONE);
+      message.nackAsync(Wire.shown(text), NackOptions.NONE);
     }
   }
 

@@ -84,7 +84,7 @@ public final class EnqueueMessage {
 
     /** Adds limits that a delivery takes tokens from, all or none. */
     public Builder throttleKeys(Collection<String> throttleKeys) {
-      request.addAllThrottleKeys(throttleKeys);
+      request.addAllThrottleKeys(Wire.named("throttleKeys", throttleKeys));
       return this;
     }
 

@@ -2,22 +2,12 @@
 package dev.faisca.fila;
 
 import dev.faisca.fila.internal.v1.AckRequest;
-import dev.faisca.fila.internal.v1.EnqueueRequest;
-import dev.faisca.fila.internal.v1.GrantSettlement;
-import dev.faisca.fila.internal.v1.LeaseExtension;
-import dev.faisca.fila.internal.v1.NackRequest;
-import io.grpc.Deadline;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.ArrayList;
 import java.util.Collection;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.Function;
 
 /**
  * A connection to a broker. Every method names one call; building, sending, batching and reading
@@ -32,32 +22,18 @@ import java.util.function.Function;
  * <p>Null stands for what the caller leaves to the broker, where a method says so or takes options.
  */
 public final class FilaClient implements AutoCloseable {
+  private final Shared shared;
   private final Connection connection;
   private final Duration timeout;
-  private final Coalescer<EnqueueRequest, String> enqueues;
-  private final Coalescer<AckRequest, Void> acks;
-  private final Coalescer<NackRequest, Void> nacks;
-  private final Coalescer<LeaseExtension, Instant> extensions;
-  private final Set<Consumer> consumers;
 
   FilaClient(ClientOptions options) {
-    this.connection = new Connection(options);
-    this.timeout = options.timeout();
-    this.enqueues = new Coalescer<>(Wire.ENQUEUE, connection);
-    this.acks = new Coalescer<>(Grants::ackTogether, connection);
-    this.nacks = new Coalescer<>(Wire.NACK, connection);
-    this.extensions = new Coalescer<>(Wire.EXTEND, connection);
-    this.consumers = ConcurrentHashMap.newKeySet();
+    this(new Shared(options), options.timeout());
   }
 
-  private FilaClient(FilaClient other, Duration timeout) {
-    this.connection = other.connection;
+  private FilaClient(Shared shared, Duration timeout) {
+    this.shared = shared;
+    this.connection = shared.connection;
     this.timeout = timeout;
-    this.enqueues = other.enqueues;
-    this.acks = other.acks;
-    this.nacks = other.nacks;
-    this.extensions = other.extensions;
-    this.consumers = other.consumers;
   }
 
   /** Begins a client; {@code FilaClient.builder().target("127.0.0.1:5555").build()}. */
@@ -75,14 +51,30 @@ public final class FilaClient implements AutoCloseable {
    * closes the other. A time that is not positive has passed before anything is sent.
    */
   public FilaClient withTimeout(Duration timeout) {
-    return new FilaClient(this, timeout);
+    return new FilaClient(shared, timeout);
   }
 
-  /** Ends consumers and calls under way. Afterwards every call fails; harmless twice. */
+  /**
+   * Waits until every enqueue, ack, nack and extension that was begun before is answered, whatever
+   * the answer. Fails with {@link DeadlineExceededException} if that takes longer.
+   */
+  public void flush(Duration timeout) throws FilaException {
+    shared.flush(timeout);
+  }
+
+  /** Like the other form, with the client's timeout. */
+  public void flush() throws FilaException {
+    flush(timeout);
+  }
+
+  /**
+   * Refuses new calls, ends consumers, waits for the answers of calls under way, as long as {@link
+   * FilaClientBuilder#closeTimeout} says, and ends what is left. Harmless twice; an interrupt ends
+   * the waiting. A worker is closed before its client.
+   */
   @Override
   public void close() {
-    Consumer.close(List.copyOf(consumers));
-    connection.close();
+    shared.close();
   }
 
   @Override
@@ -90,8 +82,12 @@ public final class FilaClient implements AutoCloseable {
     return "FilaClient(" + connection.options().target() + ")";
   }
 
-  Coalescer<EnqueueRequest, String> enqueues() {
-    return enqueues;
+  Shared shared() {
+    return shared;
+  }
+
+  Duration timeout() {
+    return timeout;
   }
 
   // --- Produce ----------------------------------------------------------------------------------
@@ -113,13 +109,13 @@ public final class FilaClient implements AutoCloseable {
     return Connection.await(enqueueAsync(message));
   }
 
-  /** Like {@link #enqueue}, without waiting for the answer. */
+  /**
+   * Like {@link #enqueue}, without waiting for the answer. It waits, for no longer than the
+   * client's timeout, while {@link FilaClientBuilder#maxBufferedBytes} wait to be sent.
+   */
   public CompletableFuture<String> enqueueAsync(EnqueueMessage message) {
     Map<String, String> trace = Tracing.current();
-    Item<EnqueueRequest> item = Wire.enqueue(message, trace);
-    Deadline deadline = Connection.deadline(timeout);
-    return Retrying.start(
-        connection, item.isRepeatable(), deadline, () -> enqueues.submit(item, deadline, trace));
+    return shared.singles.enqueue(Wire.enqueue(message, trace), timeout, trace);
   }
 
   /**
@@ -130,16 +126,7 @@ public final class FilaClient implements AutoCloseable {
    * the broker is away if all its messages have idempotency keys.
    */
   public List<EnqueueResult> enqueueMany(Iterable<EnqueueMessage> messages) throws FilaException {
-    Map<String, String> trace = Tracing.current();
-    List<EnqueueResult> results = new ArrayList<>();
-    for (Outcome<EnqueueResult> outcome :
-        sendAll(Wire.ENQUEUE_MANY, messages, message -> Wire.enqueue(message, trace))) {
-      results.add(
-          outcome.error() == null
-              ? outcome.value()
-              : new EnqueueResult("", false, outcome.error()));
-    }
-    return results;
+    return shared.batches.enqueue(messages, timeout);
   }
 
   // --- Consume ----------------------------------------------------------------------------------
@@ -154,12 +141,42 @@ public final class FilaClient implements AutoCloseable {
    * opened by the first wish for a message, which is also where an unknown queue is reported.
    */
   public Consumer consume(String queue, ConsumeOptions options) throws FilaException {
-    ConsumeStream stream = new ConsumeStream(connection, this, Wire.consume(queue, options));
-    Consumer consumer = new Consumer(connection, stream, consumers);
-    consumers.add(consumer);
+    return consume(queue, options, false);
+  }
+
+  /** One whose messages are held, and kept, until they are let go. */
+  Consumer consumeHeld(String queue, ConsumeOptions options) throws FilaException {
+    return consume(queue, options, true);
+  }
+
+  private Consumer consume(String queue, ConsumeOptions options, boolean isHeldByTaker)
+      throws FilaException {
+    ConsumeStream stream =
+        new ConsumeStream(
+            connection,
+            this,
+            Wire.consume(queue, options),
+            options.extendLeases(),
+            isHeldByTaker);
+    Consumer consumer = new Consumer(connection, stream, shared.consumers);
+    shared.consumers.add(consumer);
     // Not before: a client that is closed meanwhile has to find it in the set.
     connection.checkOpen();
     return consumer;
+  }
+
+  /** A worker that handles a queue's messages one by one; nothing happens before it runs. */
+  public WorkerBuilder<ConsumeMessage> worker(String queue, Handler<ConsumeMessage> handler) {
+    return new WorkerBuilder<>(this, queue, 1, messages -> messages.get(0), handler);
+  }
+
+  /**
+   * A worker whose handler gets up to so many messages at a time, of what is there. Its outcome is
+   * that of all that it did not settle itself.
+   */
+  public WorkerBuilder<List<ConsumeMessage>> batchWorker(
+      String queue, int batchSize, Handler<List<ConsumeMessage>> handler) {
+    return new WorkerBuilder<>(this, queue, batchSize, messages -> messages, handler);
   }
 
   /** Leases up to a number of messages, waiting up to a time for the first; may return none. */
@@ -183,8 +200,7 @@ public final class FilaClient implements AutoCloseable {
    *
    * <p>Fails with {@link MessageNotFoundException} when it is not leased, and with {@link
    * LeaseExpiredException} when the token is of an earlier delivery. With a null token the message
-   * id alone decides. Never sent twice: after {@link UnavailableException} the message is gone, or
-   * comes back when its lease ends.
+   * id alone decides. With one it is sent again while the broker is away, up to the deadline.
    */
   public void ack(String queue, String messageId, String leaseToken) throws FilaException {
     Connection.await(ackAsync(queue, messageId, leaseToken));
@@ -196,7 +212,7 @@ public final class FilaClient implements AutoCloseable {
   }
 
   CompletableFuture<Void> ackAsync(Item<AckRequest> item) {
-    return acks.submit(item, Connection.deadline(timeout), Tracing.current());
+    return shared.singles.ack(item, timeout, true);
   }
 
   /**
@@ -204,10 +220,7 @@ public final class FilaClient implements AutoCloseable {
    * together, travel as one.
    */
   public List<SettleResult> ackMany(Iterable<? extends Message> messages) throws FilaException {
-    List<Item<AckRequest>> items = new ArrayList<>();
-    messages.forEach(m -> items.add(Wire.ack(m.queue(), m.id(), m.leaseToken(), m.frameSize())));
-    List<String> ids = items.stream().map(Item::messageId).toList();
-    return settled(ids, Grants.ackMany(connection, items, timeout));
+    return shared.batches.ack(messages, timeout);
   }
 
   /**
@@ -216,7 +229,8 @@ public final class FilaClient implements AutoCloseable {
    */
   public int ackGrant(String queue, String leaseToken, Collection<String> exceptMessageIds)
       throws FilaException {
-    return settle(Grants.ack(queue, leaseToken, exceptMessageIds)).messages();
+    var settlement = Grants.ack(queue, leaseToken, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).messages();
   }
 
   /** Nacks what is left of a grant, each message as {@link #nack}. As {@link #ackGrant} else. */
@@ -227,22 +241,16 @@ public final class FilaClient implements AutoCloseable {
       NackOptions options,
       Collection<String> exceptMessageIds)
       throws FilaException {
-    return settle(Grants.nack(queue, leaseToken, error, options, exceptMessageIds)).messages();
+    var settlement = Grants.nack(queue, leaseToken, error, options, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).messages();
   }
 
   /** Prolongs what is left of a grant, as {@link #extend}. As {@link #ackGrant} else. */
   public Instant extendGrant(
       String queue, String leaseToken, Duration duration, Collection<String> exceptMessageIds)
       throws FilaException {
-    return settle(Grants.extend(queue, leaseToken, duration, exceptMessageIds)).leaseExpiresAt();
-  }
-
-  private Grants.Settled settle(Item<GrantSettlement> item) throws FilaException {
-    var outcome = Bulk.send(connection, Grants.SETTLE, List.of(item).iterator(), timeout).get(0);
-    if (outcome.error() != null) {
-      throw outcome.error();
-    }
-    return outcome.value();
+    var settlement = Grants.extend(queue, leaseToken, duration, exceptMessageIds);
+    return shared.batches.settle(settlement, timeout).leaseExpiresAt();
   }
 
   /**
@@ -258,25 +266,14 @@ public final class FilaClient implements AutoCloseable {
   /** Like {@link #nack}, without waiting for the answer. */
   public CompletableFuture<Void> nackAsync(
       String queue, String messageId, String leaseToken, String error, NackOptions options) {
-    return nacks.submit(
-        Wire.nack(queue, messageId, leaseToken, error, options),
-        Connection.deadline(timeout),
-        Tracing.current());
+    return shared.singles.nack(
+        Wire.nack(queue, messageId, leaseToken, error, options), timeout, true);
   }
 
   /** Nacks many messages; one result for each, in order. */
   public List<SettleResult> nackMany(Iterable<? extends Message> messages, String error)
       throws FilaException {
-    List<String> ids = new ArrayList<>();
-    List<Outcome<Void>> outcomes =
-        sendAll(
-            Wire.NACK,
-            messages,
-            (Message m) -> {
-              ids.add(m.id());
-              return Wire.nack(m.queue(), m.id(), m.leaseToken(), error, NackOptions.NONE);
-            });
-    return settled(ids, outcomes);
+    return shared.batches.nack(messages, error, timeout);
   }
 
   /**
@@ -286,10 +283,7 @@ public final class FilaClient implements AutoCloseable {
   public Instant extend(String queue, String messageId, String leaseToken, Duration duration)
       throws FilaException {
     return Connection.await(
-        extensions.submit(
-            Wire.extend(queue, messageId, leaseToken, duration),
-            Connection.deadline(timeout),
-            Tracing.current()));
+        shared.singles.extend(Wire.extend(queue, messageId, leaseToken, duration), timeout));
   }
 
   // --- Queues -----------------------------------------------------------------------------------
@@ -458,34 +452,5 @@ public final class FilaClient implements AutoCloseable {
   /** Reads what an API key may do. */
   public Acl getAcl(String keyId) throws FilaException {
     return connection.call(Access.getAcl(keyId), timeout);
-  }
-
-  // --- Many at a time ---------------------------------------------------------------------------
-
-  private <M, I, T> List<Outcome<T>> sendAll(
-      BatchRpc<I, T> rpc, Iterable<? extends M> things, Function<M, Item<I>> encode)
-      throws FilaException {
-    Iterator<? extends M> left = things.iterator();
-    Iterator<Item<I>> items =
-        new Iterator<>() {
-          @Override
-          public boolean hasNext() {
-            return left.hasNext();
-          }
-
-          @Override
-          public Item<I> next() {
-            return encode.apply(left.next());
-          }
-        };
-    return Bulk.send(connection, rpc, items, timeout);
-  }
-
-  private static List<SettleResult> settled(List<String> ids, List<Outcome<Void>> outcomes) {
-    List<SettleResult> results = new ArrayList<>(ids.size());
-    for (int index = 0; index < ids.size(); index++) {
-      results.add(new SettleResult(ids.get(index), outcomes.get(index).error()));
-    }
-    return results;
   }
 }

@@ -11,6 +11,8 @@ public final class FilaClientBuilder {
   private Duration timeout = ClientOptions.DEFAULT.timeout();
   private int maxMessageBytes = ClientOptions.DEFAULT.maxMessageBytes();
   private Backoff backoff = ClientOptions.DEFAULT.backoff();
+  private long maxBufferedBytes = ClientOptions.DEFAULT.maxBufferedBytes();
+  private Duration closeTimeout = ClientOptions.DEFAULT.closeTimeout();
 
   FilaClientBuilder() {}
 
@@ -50,9 +52,32 @@ public final class FilaClientBuilder {
     return this;
   }
 
+  /**
+   * How much of what single calls send may wait while earlier requests are under way, by default
+   * 32 MiB. A call beyond it waits, in the thread that makes it and within its deadline.
+   */
+  public FilaClientBuilder maxBufferedBytes(long maxBufferedBytes) {
+    this.maxBufferedBytes = maxBufferedBytes;
+    return this;
+  }
+
+  /** How long close waits for the answers of calls under way, by default 5 s; zero does not. */
+  public FilaClientBuilder closeTimeout(Duration closeTimeout) {
+    this.closeTimeout = closeTimeout;
+    return this;
+  }
+
   /** The client. Fails with IllegalArgumentException that names what cannot be. */
   public FilaClient build() {
     return new FilaClient(
-        new ClientOptions(target, tls, apiKey, timeout, maxMessageBytes, backoff));
+        new ClientOptions(
+            target,
+            tls,
+            apiKey,
+            timeout,
+            maxMessageBytes,
+            backoff,
+            maxBufferedBytes,
+            closeTimeout));
   }
 }

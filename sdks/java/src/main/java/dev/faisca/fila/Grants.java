@@ -48,7 +48,7 @@ final class Grants {
   // --- Settlements ------------------------------------------------------------------------------
 
   static Item<GrantSettlement> ack(String queue, String leaseToken, Collection<String> except) {
-    return item(of(queue, leaseToken, except).setAck(GrantAck.getDefaultInstance()));
+    return item(of(queue, leaseToken, except).setAck(GrantAck.getDefaultInstance()), false);
   }
 
   static Item<GrantSettlement> nack(
@@ -59,12 +59,13 @@ final class Grants {
       Collection<String> except) {
     GrantNack.Builder nack =
         GrantNack.newBuilder()
-            .setError(Wire.orEmpty(error))
-            .setThrottleKey(Wire.orEmpty(options.throttleKey()));
+            .setError(Wire.optional("error", error))
+            .setThrottleKey(Wire.optional("throttleKey", options.throttleKey()))
+            .setDeadLetter(options.deadLetter());
     if (options.retryAfter() != null) {
       nack.setRetryAfterMs(Wire.millis("retryAfter", options.retryAfter()));
     }
-    return item(of(queue, leaseToken, except).setNack(nack));
+    return item(of(queue, leaseToken, except).setNack(nack), false);
   }
 
   static Item<GrantSettlement> extend(
@@ -72,7 +73,13 @@ final class Grants {
     long extendMs = Wire.millis("duration", duration);
     return item(
         of(queue, leaseToken, except)
-            .setExtend(GrantExtension.newBuilder().setExtendMs(extendMs)));
+            .setExtend(GrantExtension.newBuilder().setExtendMs(extendMs)),
+        true);
+  }
+
+  /** A frame's lease, for as long again. */
+  static Item<GrantSettlement> extend(Lease lease) {
+    return extend(lease.queue, lease.token, Duration.ofNanos(lease.nanos), List.of());
   }
 
   private static GrantSettlement.Builder of(
@@ -80,11 +87,11 @@ final class Grants {
     return GrantSettlement.newBuilder()
         .setQueue(Wire.named("queue", queue))
         .setLeaseToken(Wire.named("leaseToken", leaseToken))
-        .addAllExceptMessageIds(except);
+        .addAllExceptMessageIds(Wire.named("exceptMessageIds", except));
   }
 
-  private static Item<GrantSettlement> item(GrantSettlement.Builder request) {
-    return Wire.item(request.build(), request.getQueue(), null, false);
+  private static Item<GrantSettlement> item(GrantSettlement.Builder request, boolean isRepeatable) {
+    return Wire.item(request.build(), request.getQueue(), null, isRepeatable);
   }
 
   // --- Frames -----------------------------------------------------------------------------------
@@ -132,7 +139,7 @@ final class Grants {
     try {
       Bulk.Splitter<GrantSettlement> splitter = new Bulk.Splitter<>(acks.grants().iterator());
       for (var batch = splitter.next(); !batch.isEmpty(); batch = splitter.next()) {
-        answers.addAll(connection.call(SETTLE.call(batch), timeout));
+        answers.addAll(connection.call(acks.settle(batch), timeout));
       }
     } catch (UnimplementedException unknown) {
       answers = null;
@@ -144,7 +151,8 @@ final class Grants {
       return BatchRpc.failed(items, error, error.getMessage());
     }
     List<Item<AckRequest>> rest = acks.rest(answers);
-    return acks.all(Bulk.send(connection, Wire.ACK, rest.iterator(), timeout));
+    List<Outcome<Void>> found = Bulk.send(connection, Wire.ACK, rest.iterator(), timeout);
+    return acks.all(acks.isRepeated ? Wire.ACK.forgiven(found) : found);
   }
 
   /** Two requests, one after the other. Cancelling it cancels the one that is under way. */
@@ -186,6 +194,8 @@ final class Grants {
     private final List<Item<AckRequest>> items;
     private final List<List<Integer>> frames;
     private final Outcome<Void>[] found;
+    // A settlement was sent again, so its messages may be gone because of the first one.
+    private boolean isRepeated;
 
     @SuppressWarnings({"unchecked", "rawtypes"})
     Acks(Connection connection, List<Item<AckRequest>> items) {
@@ -199,12 +209,23 @@ final class Grants {
       return frames.stream().map(this::grant).toList();
     }
 
+    Call<?, ?, List<Outcome<Settled>>> settle(List<Item<GrantSettlement>> batch) {
+      return SETTLE
+          .call(batch)
+          .afterRepeat(
+              answers -> {
+                isRepeated = true;
+                return answers;
+              });
+    }
+
     private Item<GrantSettlement> grant(List<Integer> places) {
       AckRequest first = items.get(places.get(0)).request();
       return item(
           of(first.getQueue(), first.getLeaseToken(), List.of())
               .setExpectedMessages(places.size())
-              .setAck(GrantAck.getDefaultInstance()));
+              .setAck(GrantAck.getDefaultInstance()),
+          true);
     }
 
     /** What is to be sent one by one after the answers; null where the broker knows no grants. */

@@ -251,10 +251,10 @@ final class Pipeline {
     }
 
     private void fail(Status status, Metadata trailers) {
-      forsaken(false).forEach(request -> request.fail(status, trailers));
+      forsaken(connection.isClosed()).forEach(request -> request.fail(status, trailers));
     }
 
-    /** Takes the stream out of use, and all that is under way; what waits too, or to the next. */
+    /** Takes the stream out of use, and all under way; what waits too, unless there is a next. */
     private List<Request<?, ?, ?>> forsaken(boolean isForGood) {
       synchronized (lock) {
         List<Request<?, ?, ?>> found = new ArrayList<>(underWay);

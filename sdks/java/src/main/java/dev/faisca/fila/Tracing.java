@@ -11,6 +11,7 @@ import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
 import io.opentelemetry.context.Scope;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 
@@ -75,7 +76,20 @@ public final class Tracing {
    * @throws Exception what the handling threw
    */
   public static <T> T processing(Message message, Callable<T> handling) throws Exception {
-    try (Processing processing = processing(message)) {
+    return process(processing(message), handling);
+  }
+
+  /** The same for a batch: one span that is linked to all senders. */
+  static void processing(List<ConsumeMessage> messages, Callable<Void> handling) throws Exception {
+    if (messages.size() == 1 || !IS_PRESENT) {
+      processing(messages.get(0), handling);
+      return;
+    }
+    process(new Active(messages), handling);
+  }
+
+  private static <T> T process(Processing around, Callable<T> handling) throws Exception {
+    try (Processing processing = around) {
       try {
         return handling.call();
       } catch (Throwable failure) {
@@ -115,27 +129,46 @@ public final class Tracing {
     private final Scope scope;
 
     private Active(Message message) {
-      SpanContext sender = Span.fromContext(extract(Context.root(), message)).getSpanContext();
       Context active = Context.current();
       if (!Span.fromContext(active).getSpanContext().isValid()) {
         active = extract(active, message);
       }
       SpanBuilder builder =
-          GlobalOpenTelemetry.getTracer("fila")
-              .spanBuilder("process " + message.queue())
-              .setParent(active)
-              .setSpanKind(SpanKind.CONSUMER)
-              .setAttribute("messaging.system", "fila")
-              .setAttribute("messaging.operation.name", "process")
-              .setAttribute("messaging.operation.type", "process")
-              .setAttribute("messaging.destination.name", message.queue())
+          process(message.queue(), active)
               .setAttribute("messaging.message.id", message.id())
               .setAttribute("fairness_key", message.fairnessKey());
+      link(builder, message);
+      span = builder.startSpan();
+      scope = active.with(span).makeCurrent();
+    }
+
+    /** A batch has many senders, so its span is nobody's child. */
+    private Active(List<ConsumeMessage> messages) {
+      Context active = Context.current();
+      SpanBuilder builder =
+          process(messages.get(0).queue(), active)
+              .setAttribute("messaging.batch.message_count", messages.size());
+      messages.forEach(message -> link(builder, message));
+      span = builder.startSpan();
+      scope = active.with(span).makeCurrent();
+    }
+
+    private static SpanBuilder process(String queue, Context parent) {
+      return GlobalOpenTelemetry.getTracer("fila")
+          .spanBuilder("process " + queue)
+          .setParent(parent)
+          .setSpanKind(SpanKind.CONSUMER)
+          .setAttribute("messaging.system", "fila")
+          .setAttribute("messaging.operation.name", "process")
+          .setAttribute("messaging.operation.type", "process")
+          .setAttribute("messaging.destination.name", queue);
+    }
+
+    private static void link(SpanBuilder builder, Message message) {
+      SpanContext sender = Span.fromContext(extract(Context.root(), message)).getSpanContext();
       if (sender.isValid()) {
         builder.addLink(sender);
       }
-      span = builder.startSpan();
-      scope = active.with(span).makeCurrent();
     }
 
     @Override

@@ -23,6 +23,7 @@ import dev.faisca.fila.internal.v1.NackRequest;
 import dev.faisca.fila.internal.v1.ReceiveRequest;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -38,20 +39,27 @@ final class Wire {
       enqueueBatch(row -> new EnqueueResult(row.getMessageId(), row.getDuplicate(), null));
 
   static final BatchRpc<AckRequest, Void> ACK =
-      BatchRpc.of(
-          FilaServiceGrpc.getAckBatchMethod(),
-          acks -> AckBatchRequest.newBuilder().addAllAcks(acks).build(),
-          AckBatchResponse::getResultsList,
-          Wire::refusal,
-          result -> null);
+      BatchRpc.<AckRequest, AckBatchRequest, AckBatchResponse, ItemResult, Void>of(
+              FilaServiceGrpc.getAckBatchMethod(),
+              acks -> AckBatchRequest.newBuilder().addAllAcks(acks).build(),
+              AckBatchResponse::getResultsList,
+              Wire::refusal,
+              result -> null)
+          // It is gone, as it should be.
+          .doneBefore(error -> error instanceof MessageNotFoundException);
 
   static final BatchRpc<NackRequest, Void> NACK =
-      BatchRpc.of(
-          FilaServiceGrpc.getNackBatchMethod(),
-          nacks -> NackBatchRequest.newBuilder().addAllNacks(nacks).build(),
-          NackBatchResponse::getResultsList,
-          Wire::refusal,
-          result -> null);
+      BatchRpc.<NackRequest, NackBatchRequest, NackBatchResponse, ItemResult, Void>of(
+              FilaServiceGrpc.getNackBatchMethod(),
+              nacks -> NackBatchRequest.newBuilder().addAllNacks(nacks).build(),
+              NackBatchResponse::getResultsList,
+              Wire::refusal,
+              result -> null)
+          // It may be gone, or be leased to somebody else, because it was nacked.
+          .doneBefore(
+              error ->
+                  error instanceof MessageNotFoundException
+                      || error instanceof LeaseExpiredException);
 
   static final BatchRpc<LeaseExtension, Instant> EXTEND =
       BatchRpc.of(
@@ -60,6 +68,9 @@ final class Wire {
           ExtendLeaseResponse::getResultsList,
           result -> result.hasError() ? result.getError() : null,
           result -> instant(result.getLeaseExpiresAt()));
+
+  private static final int ERROR_BYTES_MAX = 4096;
+  private static final int REPLACEMENT = 0xfffd;
 
   private Wire() {}
 
@@ -93,10 +104,10 @@ final class Wire {
         AckRequest.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
+            .setLeaseToken(optional("leaseToken", leaseToken))
             .build();
     int bytes = CodedOutputStream.computeMessageSize(1, request);
-    return new Item<>(request, bytes, queue, messageId, false, frameSize);
+    return new Item<>(request, bytes, queue, messageId, hasToken(leaseToken), frameSize);
   }
 
   static Item<NackRequest> nack(
@@ -105,13 +116,14 @@ final class Wire {
         NackRequest.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
-            .setError(orEmpty(error))
-            .setThrottleKey(orEmpty(options.throttleKey()));
+            .setLeaseToken(optional("leaseToken", leaseToken))
+            .setError(optional("error", error))
+            .setThrottleKey(optional("throttleKey", options.throttleKey()))
+            .setDeadLetter(options.deadLetter());
     if (options.retryAfter() != null) {
       request.setRetryAfterMs(millis("retryAfter", options.retryAfter()));
     }
-    return item(request.build(), queue, messageId, false);
+    return item(request.build(), queue, messageId, hasToken(leaseToken));
   }
 
   static Item<LeaseExtension> extend(
@@ -120,10 +132,15 @@ final class Wire {
         LeaseExtension.newBuilder()
             .setQueue(named("queue", queue))
             .setMessageId(named("messageId", messageId))
-            .setLeaseToken(orEmpty(leaseToken))
+            .setLeaseToken(optional("leaseToken", leaseToken))
             .setExtendMs(millis("duration", duration))
             .build();
-    return item(request, queue, messageId, false);
+    return item(request, queue, messageId, hasToken(leaseToken));
+  }
+
+  /** A token ends with its delivery, so what carries one can be sent twice. */
+  private static boolean hasToken(String leaseToken) {
+    return leaseToken != null && !leaseToken.isEmpty();
   }
 
   /** Gives back a message that nobody has seen: ready at once, with no attempt counted. */
@@ -172,12 +189,60 @@ final class Wire {
 
   // --- Values -----------------------------------------------------------------------------------
 
+  /** A text that must be there, and that can be told in UTF-8. */
   static String named(String name, String value) {
-    return Objects.requireNonNull(value, name + " must not be null");
+    Objects.requireNonNull(value, () -> name + " must not be null");
+    int at = brokenAt(value);
+    if (at >= 0) {
+      // Encoding it would quietly make a question mark of it.
+      throw new IllegalArgumentException(
+          "%s is no text: half of a surrogate pair at %d".formatted(name, at));
+    }
+    return value;
+  }
+
+  static Collection<String> named(String name, Collection<String> values) {
+    values.forEach(value -> named(name, value));
+    return values;
+  }
+
+  /** A text that may be missing. */
+  static String optional(String name, String value) {
+    return value == null ? "" : named(name, value);
   }
 
   static String orEmpty(String value) {
     return value == null ? "" : value;
+  }
+
+  /** Where half of a surrogate pair is; -1 for none. */
+  private static int brokenAt(String text) {
+    for (int at = 0; at < text.length(); at++) {
+      if (Character.isSurrogate(text.charAt(at))) {
+        if (Character.charCount(text.codePointAt(at)) == 1) {
+          return at;
+        }
+        at++;
+      }
+    }
+    return -1;
+  }
+
+  /** What went wrong, in others' words: always a text, and no longer than the broker keeps. */
+  static String shown(String text) {
+    StringBuilder shown = new StringBuilder();
+    int bytes = 0;
+    for (int at = 0; at < text.length(); ) {
+      int point = text.codePointAt(at);
+      at += Character.charCount(point);
+      int kept = Character.getType(point) == Character.SURROGATE ? REPLACEMENT : point;
+      bytes += kept < 0x80 ? 1 : kept < 0x800 ? 2 : kept < 0x10000 ? 3 : 4;
+      if (bytes > ERROR_BYTES_MAX) {
+        break;
+      }
+      shown.appendCodePoint(kept);
+    }
+    return shown.toString();
   }
 
   static int count(String name, int value) {
@@ -191,9 +256,18 @@ final class Wire {
     return value;
   }
 
-  /** Whole milliseconds; null is 0, which leaves the choice to the broker. */
+  /**
+   * Whole milliseconds, rounded up so that a short time is not none at all; null is 0, which leaves
+   * the choice to the broker.
+   */
   static long millis(String name, Duration value) {
-    return value == null ? 0 : count(name, value.toMillis());
+    if (value == null) {
+      return 0;
+    }
+    if (value.isNegative()) {
+      throw new IllegalArgumentException(name + " must not be negative, got " + value);
+    }
+    return value.plusNanos(999_999).toMillis();
   }
 
   static Instant instant(Timestamp timestamp) {

@@ -63,7 +63,11 @@ abstract class BrokerTest {
   }
 
   FilaClientBuilder builder() {
-    return FilaClient.builder().target(broker.target()).timeout(PATIENCE);
+    // Tests leave calls unanswered, and closing should not wait for them.
+    return FilaClient.builder()
+        .target(broker.target())
+        .timeout(PATIENCE)
+        .closeTimeout(Duration.ZERO);
   }
 
   FilaClient connect(FilaClientBuilder builder) {

@@ -83,18 +83,20 @@ class CoalescerTest extends BrokerTest {
             result -> null,
             result -> null);
     ClientOptions options =
-        new ClientOptions(broker.target(), null, null, PATIENCE, 1 << 20, QUICK);
+        new ClientOptions(
+            broker.target(), null, null, PATIENCE, 1 << 20, QUICK, 1 << 20, Duration.ZERO);
     Connection connection = new Connection(options);
     start((AutoCloseable) connection::close);
-    Coalescer<AckRequest, Void> coalescer = new Coalescer<>(flawed, connection);
+    Coalescer<AckRequest, Void> coalescer = new Coalescer<>(flawed, connection, new Room(1 << 20));
     for (int call = 0; call < 2 * SLOTS; call++) {
       Deadline deadline = Connection.deadline(PATIENCE);
-      Future<Void> refused = coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of());
+      Item<AckRequest> ack = Wire.ack("orders", "m", null, 0);
+      Future<Void> refused = coalescer.submit(ack, deadline, Map.of(), true);
       ExecutionException failed = assertThrows(ExecutionException.class, () -> get(refused));
       assertEquals("no request", failed.getCause().getMessage());
     }
     Deadline deadline = Connection.deadline(PATIENCE);
-    get(coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of()));
+    get(coalescer.submit(Wire.ack("orders", "m", null, 0), deadline, Map.of(), true));
   }
 
   @Test
@@ -119,7 +121,7 @@ class CoalescerTest extends BrokerTest {
       String name = "caller-" + caller;
       calls.add(threads.submit(() -> client.enqueue(message(name))));
     }
-    eventually(() -> client.enqueues().waitingCount() == 8);
+    eventually(() -> client.shared().singles.enqueues().waitingCount() == 8);
     gate.open();
     Set<String> ids = new HashSet<>();
     for (Future<String> call : calls) {
@@ -362,7 +364,7 @@ class CoalescerTest extends BrokerTest {
               }
             });
     blocked.start();
-    eventually(() -> client.enqueues().waitingCount() == 1);
+    eventually(() -> client.shared().singles.enqueues().waitingCount() == 1);
     CompletableFuture<String> other = client.enqueueAsync(message("other"));
     blocked.interrupt();
     assertTrue(get(wasFlagged));

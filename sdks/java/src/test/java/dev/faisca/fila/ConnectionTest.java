@@ -139,7 +139,9 @@ class ConnectionTest extends BrokerTest {
     }
     assertFalse(known.toString().contains(KEY));
     assertFalse(
-        new ClientOptions("a:1", null, KEY, PATIENCE, 1, Backoff.DEFAULT).toString().contains(KEY));
+        new ClientOptions("a:1", null, KEY, PATIENCE, 1, Backoff.DEFAULT, 1, PATIENCE)
+            .toString()
+            .contains(KEY));
   }
 
   // --- Settings ---------------------------------------------------------------------------------

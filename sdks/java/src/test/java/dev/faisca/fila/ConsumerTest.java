@@ -59,7 +59,7 @@ class ConsumerTest extends BrokerTest {
   @Test
   void messagesArriveInOrderAcrossFrames() throws Exception {
     broker.deliver(ScriptedBroker.frame("a", "b"), ScriptedBroker.frame("c"));
-    ConsumeOptions options = new ConsumeOptions(7, 3, Duration.ofMillis(9));
+    ConsumeOptions options = new ConsumeOptions(7, 3, Duration.ofMillis(9), true);
     try (Consumer consumer = client.consume("orders", options)) {
       Iterator<ConsumeMessage> messages = consumer.iterator();
       assertEquals(
@@ -83,12 +83,12 @@ class ConsumerTest extends BrokerTest {
       consumer.iterator().next();
     }
     assertEquals(
-        ConsumeRequest.newBuilder().setQueue("orders").setMaxInFlight(256).setMaxBatch(100).build(),
+        ConsumeRequest.newBuilder().setQueue("orders").setMaxInFlight(64).setMaxBatch(32).build(),
         broker.calls("Consume").get(0).request());
   }
 
   @Test
-  void aFrameIsReadOnlyWhenTheOneBeforeWasHandedOut() throws Exception {
+  void framesAreReadAsTheyComeAndNotWhenSomebodyAsks() throws Exception {
     // Many large ones, so that no buffer on the way can hold them all.
     int frames = 40;
     byte[] large = new byte[1 << 20];
@@ -107,8 +107,7 @@ class ConsumerTest extends BrokerTest {
         });
     try (Consumer consumer = client.consume("orders")) {
       assertEquals("m0", consumer.poll(PATIENCE).orElseThrow().id());
-      Thread.sleep(300);
-      assertTrue(sent.get() < frames, "the client took frames that nobody asked for");
+      eventually(() -> sent.get() == frames);
       for (int number = 1; number < frames; number++) {
         assertEquals("m" + number, consumer.poll(PATIENCE).orElseThrow().id());
       }
@@ -259,6 +258,33 @@ class ConsumerTest extends BrokerTest {
     // Waits are 0.05 s on average: some 20, never thousands.
     int attempts = broker.calls("Consume").size();
     assertTrue(attempts >= 2 && attempts < 300, () -> attempts + " attempts");
+  }
+
+  @Test
+  void theLogSaysOnceThatAStreamWasLostAndOnceThatItIsThereAgain() throws Exception {
+    CountDownLatch isBack = new CountDownLatch(1);
+    broker.script(
+        "Consume",
+        (request, observer) -> {
+          if (isBack.getCount() > 0) {
+            observer.onError(ScriptedBroker.refusal(Status.Code.UNAVAILABLE, "away", null));
+          } else {
+            observer.onNext(ScriptedBroker.frame("a"));
+          }
+        });
+    FilaClient quick = connect(builder().backoff(QUICK));
+    try (Logged logged = new Logged();
+        Consumer consumer = quick.consume("orders")) {
+      Future<Optional<ConsumeMessage>> first = threads.submit(() -> consumer.poll(PATIENCE));
+      eventually(() -> broker.calls("Consume").size() >= 3);
+      isBack.countDown();
+      assertEquals("a", get(first).orElseThrow().id());
+      assertEquals(
+          List.of(
+              "WARNING consume stream of queue \"orders\" was lost, reconnecting: away",
+              "INFO consume stream of queue \"orders\" is there again"),
+          logged.lines());
+    }
   }
 
   // --- Close ------------------------------------------------------------------------------------
@@ -415,6 +441,25 @@ class ConsumerTest extends BrokerTest {
     NackRequest nack = broker.requests("NackBatch", NackBatchRequest.class).get(0).getNacks(0);
     assertEquals(List.of("a", "boom"), List.of(nack.getMessageId(), nack.getError()));
     assertFalse(nack.hasRetryAfterMs());
+  }
+
+  @Test
+  void aListenersErrorIsANackAndTheNextMessageFollows() throws Exception {
+    broker.deliver(ScriptedBroker.frame("a", "b"));
+    CountDownLatch second = new CountDownLatch(1);
+    try (Consumer consumer = client.consume("orders")) {
+      consumer.listen(
+          message -> {
+            if (message.id().equals("a")) {
+              throw new StackOverflowError("deep \ud800 down");
+            }
+            second.countDown();
+          });
+      await(second);
+      eventually(() -> !broker.calls("NackBatch").isEmpty());
+    }
+    NackRequest nack = broker.requests("NackBatch", NackBatchRequest.class).get(0).getNacks(0);
+    assertEquals(List.of("a", "deep \ufffd down"), List.of(nack.getMessageId(), nack.getError()));
   }
 
   @Test

@@ -129,10 +129,10 @@ class GrantsTest extends BrokerTest {
 
   @Test
   void nothingIsAckedAfterGrantsThatCouldNotBeSettled() throws Exception {
-    broker.refuse("SettleGrants", Status.Code.UNAVAILABLE, "away", null);
+    broker.refuse("SettleGrants", Status.Code.INTERNAL, "broken", "INTERNAL");
     List<SettleResult> results = client.ackMany(receive(2, 2).subList(0, 3));
     for (SettleResult result : results) {
-      assertInstanceOf(UnavailableException.class, result.error());
+      assertInstanceOf(InternalException.class, result.error());
     }
     assertEquals(List.of(), acked());
   }

@@ -16,6 +16,8 @@ import dev.faisca.fila.internal.v1.NackBatchRequest;
 import dev.faisca.fila.internal.v1.NackBatchResponse;
 import dev.faisca.fila.internal.v1.PipelineRequest;
 import dev.faisca.fila.internal.v1.PipelineResponse;
+import dev.faisca.fila.internal.v1.SettleGrantsRequest;
+import dev.faisca.fila.internal.v1.SettleGrantsResponse;
 import io.grpc.Context;
 import io.grpc.Deadline;
 import io.grpc.InsecureServerCredentials;
@@ -38,6 +40,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -108,6 +111,7 @@ final class ScriptedBroker implements AutoCloseable {
     respond("EnqueueBatch", this::store);
     respond("AckBatch", ScriptedBroker::acked);
     respond("NackBatch", ScriptedBroker::nacked);
+    respond("SettleGrants", ScriptedBroker::settled);
     server =
         NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port), credentials)
             .maxInboundMessageSize(64 << 20)
@@ -224,6 +228,14 @@ final class ScriptedBroker implements AutoCloseable {
     return answer.build();
   }
 
+  static Object settled(Object request) {
+    SettleGrantsResponse.Builder answer = SettleGrantsResponse.newBuilder();
+    ((SettleGrantsRequest) request)
+        .getSettlementsList()
+        .forEach(grant -> answer.addResultsBuilder().setMessages(grant.getExpectedMessages()));
+    return answer.build();
+  }
+
   /** A delivered message as the broker would send it. */
   static dev.faisca.fila.internal.v1.Message message(String id, byte[] payload) {
     return dev.faisca.fila.internal.v1.Message.newBuilder()
@@ -241,6 +253,21 @@ final class ScriptedBroker implements AutoCloseable {
     ConsumeResponse.Builder frame = ConsumeResponse.newBuilder();
     for (String id : ids) {
       frame.addMessages(message(id, new byte[0]));
+    }
+    return frame.build();
+  }
+
+  /** A frame whose messages share a token and a lease; the broker's clock is not ours. */
+  static ConsumeResponse leased(String token, Duration lease, String... ids) {
+    ConsumeResponse.Builder frame = frame(ids).toBuilder();
+    for (var message : frame.getMessagesBuilderList()) {
+      message.getMetadataBuilder().setLeaseToken(token);
+      var times = message.getTimestampsBuilder();
+      times.getLeasedAtBuilder().setSeconds(1_000);
+      times
+          .getLeaseExpiresAtBuilder()
+          .setSeconds(1_000 + lease.toSeconds())
+          .setNanos(lease.getNano());
     }
     return frame.build();
   }

@@ -11,6 +11,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import dev.faisca.fila.internal.v1.AckBatchRequest;
 import dev.faisca.fila.internal.v1.AckBatchResponse;
 import dev.faisca.fila.internal.v1.AckRequest;
+import dev.faisca.fila.internal.v1.EnqueueBatchRequest;
 import dev.faisca.fila.internal.v1.ErrorReason;
 import dev.faisca.fila.internal.v1.ExtendLeaseRequest;
 import dev.faisca.fila.internal.v1.ExtendLeaseResponse;
@@ -20,12 +21,14 @@ import dev.faisca.fila.internal.v1.NackBatchRequest;
 import dev.faisca.fila.internal.v1.NackRequest;
 import dev.faisca.fila.internal.v1.ReceiveRequest;
 import dev.faisca.fila.internal.v1.ReceiveResponse;
+import dev.faisca.fila.internal.v1.SettleGrantsRequest;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** Messages that were received show what the broker said, and are settled with its proof. */
 class SettleTest extends BrokerTest {
@@ -146,6 +149,51 @@ class SettleTest extends BrokerTest {
     for (NackBatchRequest request : broker.requests("NackBatch", NackBatchRequest.class)) {
       assertFalse(request.getNacks(0).hasRetryAfterMs());
     }
+  }
+
+  @Test
+  void aNackMaySayThatTryingAgainWouldNotHelp() throws Exception {
+    receive("a").get(0).nack("hopeless", NackOptions.DEAD_LETTER);
+    client.nackGrant("orders", "t", "hopeless", NackOptions.DEAD_LETTER, List.of());
+    NackRequest nack = broker.requests("NackBatch", NackBatchRequest.class).get(0).getNacks(0);
+    assertEquals(true, nack.getDeadLetter());
+    assertFalse(nack.hasRetryAfterMs());
+    var grants = broker.requests("SettleGrants", SettleGrantsRequest.class);
+    assertEquals(true, grants.get(0).getSettlements(0).getNack().getDeadLetter());
+  }
+
+  @Test
+  void shortTimesAreRoundedUpAndNotToNothing() throws Exception {
+    Duration tiny = Duration.ofNanos(1);
+    receive("a").get(0).nack("later", NackOptions.NONE.withRetryAfter(tiny));
+    Duration more = Duration.ofNanos(1_000_001);
+    client.enqueue(EnqueueMessage.to("orders").ttl(tiny).delay(more).build());
+    NackRequest nack = broker.requests("NackBatch", NackBatchRequest.class).get(0).getNacks(0);
+    assertEquals(1, nack.getRetryAfterMs());
+    var sent = broker.requests("EnqueueBatch", EnqueueBatchRequest.class).get(0).getMessages(0);
+    assertEquals(List.of(1L, 2L), List.of(sent.getTtlMs(), sent.getDelayMs()));
+  }
+
+  @Test
+  void aTextThatIsNoneIsRefusedByName() {
+    String half = "x\ud83d";
+    Map<String, Executable> calls =
+        Map.of(
+            "queue", () -> client.enqueue(half, Map.of(), new byte[0]),
+            "key", () -> EnqueueMessage.to("orders").header(half, ""),
+            "the value of header k", () -> EnqueueMessage.to("orders").header("k", half),
+            "fairnessKey", () -> EnqueueMessage.to("orders").fairnessKey(half),
+            "throttleKeys", () -> EnqueueMessage.to("orders").throttleKeys(List.of(half)),
+            "error", () -> client.nack("orders", "m", "t", half, NackOptions.NONE),
+            "leaseToken", () -> client.ack("orders", "m", half),
+            "value", () -> client.setConfig("key", half));
+    calls.forEach(
+        (field, call) -> {
+          var error = assertThrows(IllegalArgumentException.class, call);
+          assertEquals(field + " is no text: half of a surrogate pair at 1", error.getMessage());
+        });
+    assertEquals(List.of(), broker.seen);
+    assertEquals("orders", EnqueueMessage.to("orders").header("\ud83d\ude00", "").build().queue());
   }
 
   @Test

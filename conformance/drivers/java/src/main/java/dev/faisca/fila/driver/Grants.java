@@ -36,7 +36,10 @@ final class Grants {
       case "ack_grant" -> ok.addProperty("messages", client.ackGrant(queue, token, except));
       case "nack_grant" -> {
         NackOptions options =
-            new NackOptions(request.millis("retry_after_ms"), request.text("throttle_key"));
+            new NackOptions(
+                request.millis("retry_after_ms"),
+                request.text("throttle_key"),
+                request.isTrue("dead_letter"));
         String error = request.text("error");
         ok.addProperty("messages", client.nackGrant(queue, token, error, options, except));
       }

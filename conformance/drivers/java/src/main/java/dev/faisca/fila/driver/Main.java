@@ -65,6 +65,8 @@ final class Main {
       reply.add("error", Values.error(error));
     } catch (InterruptedException cancelled) {
       reply.add("error", Values.cancelled());
+    } catch (IllegalArgumentException refused) {
+      reply.add("error", Values.refused(refused));
     } catch (UnsupportedOperationException unknown) {
       reply.addProperty("unsupported", unknown.getMessage());
     } catch (Exception | LinkageError defect) {

@@ -44,6 +44,7 @@ import java.util.concurrent.atomic.AtomicReference;
 final class Operations {
   private final Map<String, FilaClient> clients = new ConcurrentHashMap<>();
   private final Map<String, Open> consumers = new ConcurrentHashMap<>();
+  private final Workers workers = new Workers();
 
   /** A consumer, the messages it handed out by id, and an error that is still to be told. */
   private record Open(
@@ -73,12 +74,16 @@ final class Operations {
       case "hello" -> Values.hello();
       case "connect" -> connect(request);
       case "close" -> close(request);
+      case "flush" -> flush(request);
       case "enqueue" -> enqueue(request);
       case "enqueue_many" -> enqueueMany(request);
       case "enqueue_concurrently" -> enqueueConcurrently(request);
       case "consume" -> consume(request);
       case "next" -> next(request);
       case "stop" -> stop(request);
+      case "work" -> workers.work(client(request), request);
+      case "handled" -> workers.handled(request);
+      case "stop_worker" -> workers.stop(request);
       case "receive" -> receive(request);
       case "ack" -> ack(request);
       case "nack" -> nack(request);
@@ -137,6 +142,11 @@ final class Operations {
     return new JsonObject();
   }
 
+  private JsonObject flush(Request request) throws FilaException {
+    client(request).flush();
+    return new JsonObject();
+  }
+
   // --- Produce ----------------------------------------------------------------------------------
 
   private JsonObject enqueue(Request request) throws FilaException {
@@ -192,6 +202,9 @@ final class Operations {
       options = options.withBatchSize(request.number("batch_size"));
     }
     options = options.withVisibilityTimeout(request.millis("visibility_timeout_ms"));
+    if (request.field("extend_leases") != null) {
+      options = options.withExtendLeases(request.isTrue("extend_leases"));
+    }
     Consumer consumer = client(request).consume(request.text("queue"), options);
     consumers.put(request.text("consumer"), new Open(consumer));
     return new JsonObject();
@@ -260,7 +273,10 @@ final class Operations {
             request.text("message_id"),
             request.text("lease_token"),
             request.text("error"),
-            new NackOptions(request.millis("retry_after_ms"), request.text("throttle_key")));
+            new NackOptions(
+                request.millis("retry_after_ms"),
+                request.text("throttle_key"),
+                request.isTrue("dead_letter")));
     return new JsonObject();
   }
 

@@ -34,6 +34,15 @@ final class Values {
     return shown;
   }
 
+  /** What the SDK takes for a mistake of the program. */
+  static JsonObject refused(IllegalArgumentException error) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("kind", "invalid_argument");
+    shown.addProperty("message", error.getMessage());
+    shown.addProperty("retryable", false);
+    return shown;
+  }
+
   static JsonObject cancelled() {
     JsonObject shown = new JsonObject();
     shown.addProperty("kind", "cancelled");

@@ -6,11 +6,11 @@
 # Ruby gives up on something that blocks by raising in its thread: `Timeout`, Ctrl-C, `Thread#raise`
 # and `Thread#kill` all do. A thread that is raised in while gRPC waits leaves gRPC's queue with an
 # event nobody takes, and the process aborts (grpc/grpc issue 42541). Here the caller waits for an
-# Answer, which is plain Ruby and can be interrupted at any time, and nobody raises in a worker. It
-# also lets a caller leave a shared request without touching the others.
+# Answer, which is plain Ruby and can be interrupted at any time, and nobody raises in a thread of
+# these. It also lets a caller leave a shared request without touching the others.
 module Fila
   # Runs blocks on threads that are kept for the next one.
-  class Workers
+  class Threads
     # What one busy client needs between two calls; more than that end when they are done.
     IDLE_MAX = 4
     private_constant :IDLE_MAX
@@ -26,6 +26,27 @@ module Fila
     # Yields with interrupts put off, for steps that belong together; never for anything that waits.
     def self.uninterrupted(&block)
       Thread.handle_interrupt(Object => :never, &block)
+    end
+
+    # Runs a step that leaves something behind, and that can be done again from its beginning: it
+    # is, if what a signal's trap raises, which cannot be put off, came in the middle of it.
+    def self.surely(&block)
+      uninterrupted(&block)
+    rescue Exception # rubocop:disable Lint/RescueException
+      uninterrupted(&block)
+      raise
+    end
+
+    # Runs the block here; or, in a signal's trap, where Ruby allows no locks, on a thread of its
+    # own. Nobody waits for that one: what it wants may be held by who was interrupted.
+    def self.outside_trap(&block)
+      is_trap = begin
+        Mutex.new.synchronize { false }
+      rescue ThreadError
+        true
+      end
+      is_trap ? Thread.new(&block) : yield
+      nil
     end
 
     # Runs the block, at once, on some thread. It must not raise.
@@ -127,5 +148,5 @@ module Fila
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
   end
-  private_constant :Workers, :Answer, :Clock
+  private_constant :Threads, :Answer, :Clock
 end
