@@ -201,7 +201,7 @@ def test_many_threads_share_a_consumer_and_each_message_goes_to_one(broker, clie
 
     def take():
         for message in consumer:
-            found.append(message.id)
+            found.append(message.id)  # noqa: PERF401 - others look at it meanwhile
 
     threads = [threading.Thread(target=take) for _ in range(8)]
     for thread in threads:
