@@ -85,7 +85,7 @@ def test_both_clients_have_the_same_methods():
             .replace("AsyncConsume", "Consume")
             .replace("AsyncIterator", "Iterator")
             .replace("AsyncWorker", "Worker")
-            .replace("Awaitable[object]", "Any")
+            .replace("Awaitable[object]", "object")
             .replace("fila.aio", "fila.client")
             for name, member in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_")
