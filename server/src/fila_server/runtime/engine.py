@@ -436,10 +436,9 @@ class Engine:
             self._answer(answers)
             return
         self._unsynced = False
-        loop = self._loop
 
         def done(failure: StorageFailed | None) -> None:
-            loop.call_soon_threadsafe(self._synced, answers, failure)
+            self._loop.call_soon_threadsafe(self._synced, answers, failure)
 
         self._flusher.flush(done)
 
