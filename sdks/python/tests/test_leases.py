@@ -198,12 +198,15 @@ def test_many_threads_share_a_consumer_and_each_message_goes_to_one(broker, clie
     deliver(broker, wire, *frames)
     consumer = client.consume("orders")
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.extend(m.id for m in consumer)) for _ in range(8)
-    ]
+
+    def take():
+        for message in consumer:
+            found.append(message.id)  # noqa: PERF401 - others look at it meanwhile
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
     for thread in threads:
         thread.start()
-    broker.wait_for(lambda: not consumer._reader.frames and consumer._reader._turn.locked())
+    broker.wait_for(lambda: len(found) == 280)
     consumer.close()
     for thread in threads:
         thread.join(wire.patience_s)
@@ -230,7 +233,7 @@ def test_a_lost_stream_and_its_return_are_one_line_each(start_broker, wire, capl
     ):
         reader = threading.Thread(target=lambda: list(consumer))
         reader.start()
-        first.wait_for(lambda: consumer._reader.reconnect.attempts >= 2)
+        first.wait_for(lambda: consumer._reader.reconnect.attempts)
         start_broker(port=first.port, scripts=scripts)
         first.wait_for(lambda: "there again" in caplog.text)
         consumer.close()

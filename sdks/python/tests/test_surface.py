@@ -84,6 +84,8 @@ def test_both_clients_have_the_same_methods():
             name: str(inspect.signature(member))
             .replace("AsyncConsume", "Consume")
             .replace("AsyncIterator", "Iterator")
+            .replace("AsyncWorker", "Worker")
+            .replace("Awaitable[object]", "object")
             .replace("fila.aio", "fila.client")
             for name, member in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_")
@@ -92,7 +94,7 @@ def test_both_clients_have_the_same_methods():
     assert surface(fila.Client) == surface(fila.AsyncClient)
     for name in surface(fila.Client):
         is_async = inspect.iscoroutinefunction(getattr(fila.AsyncClient, name))
-        assert is_async == (name not in ("consume", "backup")), name
+        assert is_async == (name not in ("consume", "worker", "backup")), name
         assert getattr(fila.AsyncClient, name).__doc__ == getattr(fila.Client, name).__doc__
     methods = {n for n, _ in inspect.getmembers(fila.ConsumeMessage) if not n.startswith("_")}
     assert methods == {n for n, _ in inspect.getmembers(fila.AsyncConsumeMessage) if n[0] != "_"}
@@ -109,6 +111,7 @@ def test_importing_the_client_makes_no_class_that_only_operators_need():
     script = "import sys, fila; fila.Client; print(*(n for n in sys.modules if n[:5] == 'fila.'))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     rooms = {"access", "admin", "aio", "backup", "config", "findings", "queues", "stats", "status"}
+    rooms |= {"worker", "_outcomes"}
     assert not {f"fila.{room}" for room in rooms} & set(done.stdout.decode().split())
 
 
