@@ -109,6 +109,7 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   readonly #waiting: Waiter[] = [];
   #isOpened = false;
   #stream: FrameStream<ConsumeResponse> | null = null;
+  #receivedAt = -Infinity;
   // Since the log said so.
   #isLost = false;
   #waking = new AbortController();
@@ -260,6 +261,7 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   #received({ messages }: ConsumeResponse): void {
     this.#reconnect.received();
     this.#found();
+    this.#receivedAt = performance.now();
     const frame = new Frame(messages, this.#base.settler);
     const isExtended = this.#options.extendLeases ?? true;
     this.#base.leases.keep(frame, isExtended, (lost) => {
@@ -309,13 +311,17 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   // --- The end -----------------------------------------------------------------------------------
 
   async #close(): Promise<void> {
-    // Who waits for a message has taken all that came; nothing is known to be under way then.
+    // Who waits for a message has taken all that came, and only what came just now needs time: the
+    // broker takes a frame for unsent, and gives it back, whose stream ends while it is written.
     const isIdle = this.#waiting.length > 0;
+    const quietMs = isIdle ? performance.now() - this.#receivedAt : 0;
     this.#isClosed = true;
     this.#forget();
     this.#waking.abort();
     this.#serve();
-    if (this.#stream !== null && !isIdle) await this.#base.connection.pause(DRAIN_MS);
+    if (this.#stream !== null && quietMs < DRAIN_MS) {
+      await this.#base.connection.pause(DRAIN_MS - quietMs);
+    }
     this.#stream?.cancel();
     this.#stream = null;
     await this.#release();
