@@ -116,7 +116,7 @@ impl Connection {
         let channel = match tokio::time::timeout(options.timeout, endpoint.connect()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => {
-                let text = chain(std::error::Error::source(&error).unwrap_or(&error));
+                let text = chain(&error);
                 let source = Some(Arc::new(error) as _);
                 return Err(Error::from_status("UNAVAILABLE", None, &text, source));
             }

@@ -125,14 +125,10 @@ impl Consumer {
 
     /// What there is now; none if that is nothing, and what it holds is none after the end.
     fn take(&self) -> Option<Option<Result<Held>>> {
-        Some(match self.core.take()? {
-            Taken::Message(raw, hold) => {
-                let message = ConsumeMessage::new(raw, self.client.clone(), hold.frame_size());
-                Some(Ok((message, hold)))
-            }
-            Taken::Failure(error) => Some(Err(error)),
-            Taken::End => None,
-        })
+        match self.next_unread() {
+            Some(held) => Some(Some(Ok(held))),
+            None => self.core.take_ending().map(|failure| failure.map(Err)),
+        }
     }
 
     /// Ends the stream and gives back what was not handed out, within about a second. Whoever waits
@@ -184,12 +180,6 @@ impl std::fmt::Debug for Consumer {
 struct Unread {
     frame: Arc<Frame>,
     messages: std::vec::IntoIter<proto::Message>,
-}
-
-enum Taken {
-    Message(proto::Message, Hold),
-    Failure(Error),
-    End,
 }
 
 enum Ending {
@@ -259,11 +249,8 @@ impl Core {
         let _ = reading.changed().await;
     }
 
-    /// The next message, or how it ended. None if there is nothing for now.
-    fn take(&self) -> Option<Taken> {
-        if let Some((raw, hold)) = self.take_message() {
-            return Some(Taken::Message(raw, hold));
-        }
+    /// What it ended with, if it has and nothing is unread: an error, but only once.
+    fn take_ending(&self) -> Option<Option<Error>> {
         let mut state = locked(&self.state);
         if !state.unread.is_empty() {
             // It came just now, and its arrival wakes who waits.
@@ -271,8 +258,8 @@ impl Core {
         }
         let ending = std::mem::replace(state.ending.as_mut()?, Ending::Over);
         Some(match ending {
-            Ending::Failed(error) => Taken::Failure(error),
-            Ending::Over => Taken::End,
+            Ending::Failed(error) => Some(error),
+            Ending::Over => None,
         })
     }
 
