@@ -201,10 +201,10 @@ def all_throttles_are_listed() -> None:
 
 
 def retries_without_pause() -> None:
-    def change(original: Any) -> Any:
-        return lambda self: None if original(self) is None else 0.01
+    def pause(self: Any) -> float | None:
+        return 0.0 if self.remaining > 0 else None
 
-    replace(_connection.Retry, "pause", change)
+    replace(_connection.Retry, "pause", lambda original: pause)
 
 
 def flush_at_once() -> None:
