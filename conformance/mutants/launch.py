@@ -13,7 +13,7 @@ def main() -> None:
     name = sys.argv.pop(1)
     import driver
 
-    getattr(defects, name.replace("-", "_"))()
+    defects.plant(name)
     driver.main()
 
 
