@@ -5,6 +5,11 @@ from fila_conformance.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "outcomes-are-kept-quiet",
+        "does not tell the broker what became of a message",
+        ("worker/message-is-acked-when-its-handler-returns",),
+    ),
+    Mutant(
         "failures-are-acked",
         "takes a handler's failure for its end",
         (

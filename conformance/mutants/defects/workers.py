@@ -31,6 +31,13 @@ def _outcome(kind: type[BaseException], change: Callable[[Any, Any], Any]) -> No
     replace(worker, "outcome_of", changed)
 
 
+def outcomes_are_kept_quiet() -> None:
+    def change(original: Any) -> Any:
+        return lambda self, entries, is_ack: [None] * len(entries)
+
+    replace(worker.Worker, "_send", change)
+
+
 def failures_are_acked() -> None:
     _outcome(Exception, lambda outcome, error: worker.ACKED)
 
