@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 from fila import _grants, _wire
 from fila._connection import AsyncConnection, Connection
 from fila._grants import Request
+from fila._wire import Item
 from fila.errors import FilaError, UnimplementedError
 from fila.v1 import messages_pb2
 
@@ -45,6 +46,7 @@ class Frame:
     """Messages that came under one lease, and what of them is held here."""
 
     __slots__ = (
+        "all",
         "ends_at",
         "extend_at",
         "handling",
@@ -60,6 +62,7 @@ class Frame:
         self.queue = first.metadata.queue_id
         self.token = first.metadata.lease_token
         self.size = len(messages)
+        self.all = messages
         self.lease_s = _lease_s(first.timestamps)
         # Not handed out yet. Threads take from it without a lock.
         self.messages = deque(messages)
@@ -78,6 +81,14 @@ class Frame:
 
     def held(self) -> list[messages_pb2.Message]:
         return [*self.handling.copy().values(), *self.messages.copy()]
+
+    def extend_item(self) -> Item:
+        """What extends the leases of all that is held. What was handed out is the application's,
+        which may have extended it for longer.
+        """
+        held = {raw.id for raw in self.held()}
+        others = [raw.id for raw in self.all if raw.id not in held]
+        return _grants.extend_item(self.queue, self.token, self.lease_ms, others)
 
     def lose(self, why: str) -> None:
         """Drops what was not handed out: it is not ours any more."""
@@ -118,7 +129,7 @@ def renewal(frames: Sequence[Frame], peer: _grants.Peer) -> Generator[Request, A
     """
     sent_at = time.monotonic()
     if peer.has_grants:
-        items = [_grants.extend_item(it.queue, it.token, it.lease_ms, ()) for it in frames]
+        items = [it.extend_item() for it in frames]
         try:
             answer = yield Request(
                 _grants.SETTLE.method, _wire.join(items), _grants.SETTLE.response
@@ -174,7 +185,7 @@ class _Kept(Generic[C]):
     """The frames of one client, and when to look at them again."""
 
     def __init__(self, connection: C) -> None:
-        self._connection = connection
+        self._connection: C = connection
         # Filled and emptied without a lock, by single operations.
         self._frames: dict[Frame, None] = {}
         self._looks_at = math.inf
@@ -213,8 +224,15 @@ class _Kept(Generic[C]):
                 frame.messages or frame.handling
             ):
                 due.append(frame)
-        size = _wire.BATCH_ITEMS_MAX
-        return [due[start : start + size] for start in range(0, len(due), size)]
+        requests: list[list[Frame]] = []
+        room = 0  # an item and the messages that it leaves out count alike
+        for frame in due:
+            if frame.size > room:
+                requests.append([])
+                room = _wire.BATCH_ITEMS_MAX
+            requests[-1].append(frame)
+            room -= frame.size
+        return requests
 
     def _pause(self, now: float) -> float | None:
         """How long there is nothing to do; None when there is nothing to keep."""
@@ -228,7 +246,8 @@ class _Kept(Generic[C]):
     def _timeout(self, frames: Iterable[Frame]) -> float:
         # Nobody waits for an answer that comes too late.
         soonest = min(frame.ends_at for frame in frames)
-        return min(self._connection.timeout, max(soonest - time.monotonic(), 0.001))
+        left = max(soonest - time.monotonic(), 0.001)
+        return float(min(self._connection.timeout, left))
 
 
 class Keeper(_Kept[Connection]):

@@ -220,6 +220,11 @@ class Reader(_Held):
             self._ended.open()
         self._is_started = True
 
+    @property
+    def _has_begun(self) -> bool:
+        # The thread may be at work before whoever started it could write that down.
+        return self._is_started or self._claim.locked()
+
     def stop(self) -> None:
         """Hands out nothing more. Does not wait."""
         self.is_closed = True
@@ -229,7 +234,7 @@ class Reader(_Held):
     def drop(self) -> None:
         """Ends without waiting for anything."""
         self.stop()
-        if self._is_started and not self._connection.is_forked:
+        if self._has_begun and not self._connection.is_forked:
             self._cancel()
 
     def _wake(self) -> None:
@@ -294,7 +299,8 @@ class Reader(_Held):
     @staticmethod
     def close_all(readers: Iterable["Reader"]) -> None:
         """Ends readers side by side, and waits until what they held was given back."""
-        begun = [it for it in readers if it._is_started and not it._connection.is_forked]
+        readers = list(readers)
+        begun = [it for it in readers if it._has_begun and not it._connection.is_forked]
         for reader in readers:
             reader.stop()
         try:

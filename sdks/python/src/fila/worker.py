@@ -240,8 +240,8 @@ class Worker(Common):
                 outcomes = self._client._calls.see_through(
                     lambda entries=entries, is_ack=is_ack: self._send(entries, is_ack)  # type: ignore[misc]
                 )
-            except FilaError as error:
-                outcomes = [error] * len(entries)
+            except FilaError as failure:
+                outcomes = [failure] * len(entries)
             for (handling, outcome, message), error in zip(entries, outcomes, strict=True):
                 self._settled(handling, outcome, message, error)
         for handling, _ in batch:
@@ -411,8 +411,8 @@ class AsyncWorker(Common):
                 messages = [it for it in handling.messages if not is_settled(it)]
                 try:
                     errors = await self._send(messages, outcome)
-                except FilaError as error:
-                    errors = [error] * len(messages)
+                except FilaError as failure:
+                    errors = [failure] * len(messages)
             for message, error in zip(messages, errors, strict=True):
                 self._settled(handling, outcome, message, error)
         finally:
