@@ -191,9 +191,12 @@ class Operations:
         found: Fields = await self._flavour.blocking(
             lambda: shop.wait(given.get("count", 0), seconds)
         )
-        for handled in found["handled"]:
-            handled["payload"] = b64encode(handled["payload"]).decode()
-        return found
+        return found | {
+            "handled": [
+                handled | {"payload": b64encode(handled["payload"]).decode()}
+                for handled in found["handled"]
+            ]
+        }
 
     async def do_stop_worker(self, given: Fields) -> None:
         shop = self._workshops[given["worker"]]

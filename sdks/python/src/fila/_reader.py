@@ -40,6 +40,10 @@ _RELEASE_TIMEOUT_S = 1.0
 # A stream whose headers came, and that did not fail right after them, is there again.
 _PROOF_S = 0.1
 
+# A signal that comes just before a thread begins to wait for a lock is handled when that wait ends,
+# so whoever waits looks up now and then.
+SIGNALS_S = 0.2
+
 _log = logging.getLogger("fila")
 
 
@@ -192,7 +196,7 @@ class Reader(_Held):
                 if not self._is_started:
                     self._start()
                 if not self.is_over:
-                    self._woken.acquire()
+                    self._woken.acquire(timeout=SIGNALS_S)
                 elif not self.frames:
                     self.stop()
                     failure, self.failure = self.failure, None

@@ -208,10 +208,9 @@ class AsyncConsumeMessage(Message):
 
 def note_settled(messages: Iterable[Message], outcomes: Iterable[FilaError | None]) -> None:
     """Those without an error are settled; a worker leaves them alone."""
-    settled: Any  # its slot is that of a class that mypy does not look into
-    for settled, outcome in zip(messages, outcomes, strict=True):
-        if outcome is None and isinstance(settled, Message):
-            settled._is_settled = True
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if outcome is None and isinstance(message, Message):
+            setattr(message, "_is_settled", True)  # noqa: B010 - a slot that mypy cannot see
 
 
 def is_settled(message: Message) -> bool:

@@ -38,7 +38,7 @@ from fila._outcomes import (
     taken,
     timed_out,
 )
-from fila._reader import AsyncReader, Reader
+from fila._reader import SIGNALS_S, AsyncReader, Reader
 from fila.errors import FilaError
 from fila.message import AsyncConsumeMessage, ConsumeMessage, is_settled
 
@@ -134,8 +134,7 @@ class Worker(Common):
         return soonest - now
 
     def _hear(self, timeout: float | None) -> None:
-        if timeout is not None:
-            timeout = min(max(timeout, 0), threading.TIMEOUT_MAX)
+        timeout = SIGNALS_S if timeout is None else min(max(timeout, 0), SIGNALS_S)
         with suppress(Empty):
             news = self._news.get(timeout=timeout)
             self._at_work -= news == "ended"
