@@ -9,7 +9,8 @@ import pytest
 
 from fila.v1 import admin_pb2 as pb
 from server.tests.core.harness import Harness, check_consistent
-from server.tests.core.test_line import QUEUE, hold, shares
+from server.tests.core.test_line import QUEUE, hold
+from server.tests.core.test_line_shares import shares
 
 
 @pytest.fixture
