@@ -6,7 +6,11 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::connection::chain;
+use crate::error::Error;
 use crate::message::{Message, Nack};
+
+// What OpenTelemetry calls an error that nobody can name.
+const UNNAMED: &str = "_OTHER";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -124,6 +128,21 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    /// What went wrong, for a span. The type of a handler's own error is not known any more.
+    pub(super) fn error_type(&self) -> &'static str {
+        match self {
+            Self::Error(HandlerError::Backpressure { .. }) => "backpressure",
+            Self::Error(HandlerError::DeadLetter { .. }) => "dead_letter",
+            Self::Error(HandlerError::Failed(error)) => {
+                error.downcast_ref::<Error>().map_or(UNNAMED, |error| error.kind().as_str())
+            }
+            Self::Panicked(_) => "panic",
+            Self::TimedOut(_) => "timeout",
+            // Neither is a failure, so no span has it.
+            Self::Done | Self::Cut => UNNAMED,
+        }
+    }
+
     /// What it means for a message: an ack, or this nack.
     pub(super) fn rule(self, error: String) -> (EventKind, Option<Nack>) {
         let failed = Nack { error, ..Nack::default() };

@@ -135,7 +135,7 @@ impl Shared {
             }
         };
         let messages = load.iter().map(|(message, _)| &**message);
-        handling(messages, handled).await.err().unwrap_or(Outcome::Done)
+        handling(messages, handled, Outcome::error_type).await.err().unwrap_or(Outcome::Done)
     }
 
     async fn settle(&self, load: &[Held], outcome: Outcome, took: Duration) {
