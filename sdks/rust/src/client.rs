@@ -149,8 +149,8 @@ impl Client {
     /// Waits until every enqueue, ack, nack and extension, of all clones, that has begun is
     /// answered, whatever the answer is.
     ///
-    /// Fails with [`DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) if that takes longer than
-    /// this client's timeout, which [`with_timeout`](Self::with_timeout) changes.
+    /// Fails with [`DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) if that takes longer
+    /// than this client's timeout, which [`with_timeout`](Self::with_timeout) changes.
     pub async fn flush(&self) -> Result<()> {
         let promises = &self.shared.connection.promises;
         promises.check_open()?;

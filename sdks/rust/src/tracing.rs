@@ -35,17 +35,19 @@ pub async fn processing<T, E: Display>(
     message: &Message,
     handling: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    self::handling(std::iter::once(message), handling).await
+    self::handling(std::iter::once(message), handling, |_| std::any::type_name::<E>()).await
 }
 
 /// [`processing`] of some messages of a queue in one span, which is linked to all of their senders.
+/// `error_type` says what kind of failure an error is.
 #[cfg_attr(not(feature = "otel"), allow(unused_variables))]
 pub(crate) async fn handling<'a, T, E: Display>(
     messages: impl Iterator<Item = &'a Message>,
     handling: impl Future<Output = Result<T, E>>,
+    error_type: impl Fn(&E) -> &'static str,
 ) -> Result<T, E> {
     #[cfg(feature = "otel")]
-    let handling = traced(messages, handling);
+    let handling = traced(messages, handling, error_type);
     handling.await
 }
 
@@ -53,12 +55,13 @@ pub(crate) async fn handling<'a, T, E: Display>(
 async fn traced<'a, T, E: Display>(
     messages: impl Iterator<Item = &'a Message>,
     handling: impl Future<Output = Result<T, E>>,
+    error_type: impl Fn(&E) -> &'static str,
 ) -> Result<T, E> {
     let Some(context) = started(messages) else { return handling.await };
     let outcome = handling.with_context(context.clone()).await;
     let span = context.span();
     if let Err(error) = &outcome {
-        span.set_attribute(KeyValue::new("error.type", std::any::type_name::<E>()));
+        span.set_attribute(KeyValue::new("error.type", error_type(error)));
         span.set_status(Status::error(error.to_string()));
     }
     span.end();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-//! A consumer hands out what it was sent, outlives its connection, and ends when it is told to.
+//! A consumer hands out what it was sent, and ends when it is told to.
+
+mod lost;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fila::{Backoff, Client, ConsumeOptions, Consumer, ErrorKind, Nack, ReceiveOptions};
 use futures_core::Stream;
 use tokio::time::timeout;
-use tonic::Code;
 
-use crate::broker::{Broker, PATIENCE, frame, message, refusal};
-use crate::log::Log;
+use crate::broker::{Broker, PATIENCE, frame, message};
 use crate::proto;
 
 const QUICK: Backoff =
@@ -242,107 +242,6 @@ async fn many_messages_are_settled_with_one_outcome_each() {
     assert_eq!(sent.nacks[2].lease_token, "token-of-c");
 }
 
-#[tokio::test]
-async fn an_error_in_the_middle_comes_after_the_messages_before_it_and_is_final() {
-    let broker = Broker::start();
-    broker.on("Consume", |_, out| async move {
-        out.send(&frame(&["a", "b"]));
-        out.fail(refusal(Code::PermissionDenied, "revoked", Some("PERMISSION_DENIED")));
-    });
-    let client = quick(&broker).await;
-    let consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&consumer).await, "a");
-    assert_eq!(next_id(&consumer).await, "b");
-    let error = consumer.next().await.unwrap().unwrap_err();
-    assert_eq!((error.kind(), error.queue()), (ErrorKind::PermissionDenied, Some("orders")));
-    assert!(consumer.next().await.is_none());
-    assert_eq!(broker.seen().len(), 1);
-}
-
-#[tokio::test]
-async fn a_stream_that_ends_is_opened_again() {
-    for ending in [None, Some(None), Some(Some("SHUTTING_DOWN"))] {
-        let broker = Broker::start();
-        let calls = Arc::new(AtomicUsize::new(0));
-        broker.on("Consume", move |_, out| {
-            let call = calls.fetch_add(1, Ordering::SeqCst);
-            async move {
-                out.send(&frame(&[&format!("m-{call}")]));
-                match ending {
-                    _ if call == 2 => out.idle().await,
-                    None => {}
-                    Some(reason) => out.fail(refusal(Code::Unavailable, "reset", reason)),
-                }
-            }
-        });
-        let client = quick(&broker).await;
-        let consumer = client.consume("orders").await.unwrap();
-        for id in ["m-0", "m-1", "m-2"] {
-            assert_eq!(next_id(&consumer).await, id);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_consumer_survives_a_broker_restart_and_may_be_opened_before_the_broker() {
-    let mut first = Broker::start();
-    first.stop();
-    let client = quick(&first).await;
-    let consumer = client.consume("orders").await.unwrap();
-    let early = timeout(Duration::from_millis(100), consumer.next()).await;
-    assert!(early.is_err(), "there is nobody to send a message");
-
-    let mut second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["before"]]);
-    assert_eq!(next_id(&consumer).await, "before");
-    second.stop();
-    let third = Broker::on_port(first.port, None);
-    frames_then_idle(&third, &[&["after"]]);
-    assert_eq!(next_id(&consumer).await, "after");
-}
-
-#[tokio::test]
-async fn the_log_says_once_that_a_stream_was_lost_and_once_that_it_is_back() {
-    let (log, _guard) = Log::here();
-    let mut first = Broker::start();
-    first.stop();
-    let client = quick(&first).await;
-    let consumer = client.consume("orders").await.unwrap();
-    let early = timeout(Duration::from_millis(200), consumer.next()).await;
-    assert!(early.is_err(), "there is nobody to send a message");
-    let mut second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["a"]]);
-    assert_eq!(next_id(&consumer).await, "a");
-    let (lost, back) = ("WARN consume stream was lost", "INFO consume stream is there again");
-    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (1, 1));
-    assert!(log.lines(lost)[0].contains("refused"), "{:?}", log.lines(lost));
-    second.stop();
-    let third = Broker::on_port(first.port, None);
-    frames_then_idle(&third, &[&["b"]]);
-    assert_eq!(next_id(&consumer).await, "b");
-    assert_eq!((log.lines(lost).len(), log.lines(back).len()), (2, 2));
-}
-
-#[tokio::test]
-async fn what_was_read_before_the_stream_was_lost_is_kept() {
-    let mut first = Broker::start();
-    frames_then_idle(&first, &[&["a", "b"], &["c"]]);
-    let client = quick(&first).await;
-    let consumer = client.consume("orders").await.unwrap();
-    assert_eq!(next_id(&consumer).await, "a");
-    first.until(|broker| broker.taken() == 2).await;
-    first.stop();
-    let second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["d"]]);
-    second.until(|broker| broker.taken() == 1).await;
-    let mut ids = vec![next_id(&consumer).await, next_id(&consumer).await];
-    if ids[1] != "d" {
-        ids.push(next_id(&consumer).await);
-    }
-    // The second frame may have been on its way when the broker died.
-    assert!(ids == ["b", "c", "d"] || ids == ["b", "d"], "{ids:?}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_share_a_consumer_and_each_message_goes_to_one_of_them() {
     const TASKS: usize = 8;
@@ -482,21 +381,6 @@ async fn closing_the_client_ends_its_consumers_without_an_error() {
 }
 
 #[tokio::test]
-async fn closing_the_client_ends_a_consumer_that_waits_to_reconnect() {
-    let mut gone = Broker::start();
-    gone.stop();
-    let forever = Duration::from_secs(600);
-    let backoff = Backoff { initial: forever, maximum: forever };
-    let builder = Client::builder().target(gone.target()).backoff(backoff);
-    let client = builder.connect_lazy().unwrap();
-    let consumer = client.consume("orders").await.unwrap();
-    let waiting = tokio::spawn(async move { consumer.next().await.is_none() });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    client.close().await;
-    assert!(timeout(PATIENCE, waiting).await.expect("it goes on").unwrap());
-}
-
-#[tokio::test]
 async fn messages_that_cannot_be_given_back_do_not_hold_up_the_close() {
     let broker = Broker::start();
     frames_then_idle(&broker, &[&["a", "b"]]);
@@ -506,18 +390,4 @@ async fn messages_that_cannot_be_given_back_do_not_hold_up_the_close() {
     assert_eq!(next_id(&consumer).await, "a");
     timeout(PATIENCE, consumer.close()).await.expect("close hangs");
     assert_eq!(broker.calls("NackBatch").len(), 1);
-}
-
-#[tokio::test]
-async fn attempts_are_spread_and_never_hot() {
-    let broker = Broker::start();
-    broker.refuse("Consume", Code::Unavailable, "away", None);
-    let wide = Backoff { initial: Duration::from_millis(50), maximum: Duration::from_secs(5) };
-    let builder = Client::builder().target(broker.target()).backoff(wide);
-    let client = builder.connect().await.unwrap();
-    let consumer = client.consume("orders").await.unwrap();
-    let waited = timeout(Duration::from_millis(300), consumer.next()).await;
-    assert!(waited.is_err());
-    let attempts = broker.calls("Consume").len();
-    assert!(attempts <= 60, "{attempts} attempts in 0.3 s");
 }

@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
 
 use fila::tracing::{extract, processing};
-use fila::{Client, ConsumeMessage, EnqueueMessage};
+use fila::{Client, ConsumeMessage, EnqueueMessage, HandlerError};
 use opentelemetry::trace::{
     FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId,
     TraceState, Tracer, TracerProvider,
@@ -14,6 +15,7 @@ use opentelemetry::trace::{
 use opentelemetry::{Context, global};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
+use tonic::Code;
 
 use crate::broker::{Broker, frame};
 use crate::proto;
@@ -170,6 +172,11 @@ fn linked(span: &SpanData) -> Vec<String> {
     span.links.iter().map(|link| named(&link.span_context)).collect()
 }
 
+fn error_type(span: &SpanData) -> Option<String> {
+    let found = span.attributes.iter().find(|it| it.key.as_str() == "error.type")?;
+    Some(found.value.to_string())
+}
+
 fn named(span: &SpanContext) -> String {
     format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8())
 }
@@ -253,8 +260,7 @@ async fn processing_that_fails_says_so() {
     processing(&message, async { Err::<(), _>("no".to_owned()) }).await.unwrap_err();
     let span = &ended("p4")[0];
     assert_eq!(span.status, Status::error("no"));
-    let kind = span.attributes.iter().find(|it| it.key.as_str() == "error.type").unwrap();
-    assert_eq!(kind.value.as_str(), "alloc::string::String");
+    assert_eq!(error_type(span), Some("alloc::string::String".to_owned()));
 }
 
 #[tokio::test]
@@ -301,4 +307,53 @@ async fn a_worker_handles_inside_a_span() {
     stop.stop();
     task.await.unwrap().unwrap();
     assert_eq!(linked(&ended("w1")[1]), [SENDER, &SENDER.replace("b7ad", "c7ad")]);
+}
+
+#[tokio::test]
+async fn the_span_of_a_worker_says_what_its_handler_failed_with() {
+    LazyLock::force(&KEPT);
+    let broker = Broker::start();
+    broker.refuse("GetConfig", Code::NotFound, "no such key", Some("CONFIG_NOT_FOUND"));
+    let expected = [
+        ("e-fila", Some("config_not_found")),
+        ("e-other", Some("_OTHER")),
+        ("e-later", Some("backpressure")),
+        ("e-dead", Some("dead_letter")),
+        ("e-panic", Some("panic")),
+        ("e-slow", Some("timeout")),
+        ("e-fine", None),
+    ];
+    let delivered = frame(&expected.map(|(id, _)| id));
+    broker.on("Consume", move |_, out| {
+        let delivered = delivered.clone();
+        async move {
+            out.send(&delivered);
+            out.idle().await;
+        }
+    });
+    let client = Client::connect(broker.target()).await.unwrap();
+    let refused = client.get_config("key").await.unwrap_err();
+    let worker = client.worker("orders", move |message: ConsumeMessage| {
+        let refused = refused.clone();
+        async move {
+            match message.id.as_str() {
+                "e-fila" => Err(refused)?,
+                "e-other" => drop("x".parse::<u32>()?),
+                "e-later" => return Err(HandlerError::backpressure(Duration::ZERO)),
+                "e-dead" => return Err(HandlerError::dead_letter("hopeless")),
+                "e-panic" => panic!("oh"),
+                "e-slow" => std::future::pending().await,
+                _ => {}
+            }
+            Ok(())
+        }
+    });
+    let worker = worker.handler_timeout(Duration::from_millis(20));
+    let (stop, task) = (worker.stop_handle(), tokio::spawn(worker.run()));
+    broker.until(|_| expected.iter().all(|(id, _)| ended(id).len() == 1)).await;
+    stop.stop();
+    task.await.unwrap().unwrap();
+    for (id, kind) in expected {
+        assert_eq!(error_type(&ended(id)[0]).as_deref(), kind, "{id}");
+    }
 }

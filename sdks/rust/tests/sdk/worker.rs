@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! A worker handles messages side by side, settles each by its outcome, and ends in good order.
 
+mod outcomes;
+mod stop;
+
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,9 +13,8 @@ use fila::{Client, ConsumeMessage, ErrorKind, HandlerError, Worker};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tonic::{Code, Status};
 
-use crate::broker::{Broker, PATIENCE, frame, leased, refusal, settle_grants, settled};
+use crate::broker::{Broker, PATIENCE, frame, leased, settle_grants, settled};
 use crate::log::Log;
 use crate::proto;
 
@@ -99,15 +101,6 @@ fn nacks(broker: &Broker) -> Vec<proto::NackRequest> {
     nacks
 }
 
-fn nack(id: &str) -> proto::NackRequest {
-    proto::NackRequest {
-        queue: "orders".to_owned(),
-        message_id: id.to_owned(),
-        lease_token: format!("token-of-{id}"),
-        ..Default::default()
-    }
-}
-
 /// Counts what runs, until it is dropped.
 struct Inside(Arc<AtomicUsize>);
 
@@ -139,129 +132,6 @@ fn endless() -> (Arc<AtomicUsize>, impl Fn(ConsumeMessage) -> Endless + Send + S
 }
 
 type Endless = std::pin::Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
-
-#[derive(Debug)]
-struct Outer(std::num::ParseIntError);
-
-impl std::fmt::Display for Outer {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("no order")
-    }
-}
-
-impl std::error::Error for Outer {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
-
-#[tokio::test]
-async fn each_outcome_has_its_settlement() {
-    let ids = ["backpressure", "boxed", "dead", "error", "fine", "keyed", "text"];
-    let broker = holding(&ids);
-    let client = client_of(&broker).await;
-    let worker = client.worker("orders", |message: ConsumeMessage| async move {
-        match message.id.as_str() {
-            "backpressure" => return Err(HandlerError::backpressure(Duration::from_secs(7))),
-            "keyed" => {
-                return Err(HandlerError::Backpressure {
-                    retry_after: Duration::from_millis(30),
-                    throttle_key: Some("mail".to_owned()),
-                    reason: Some("429".to_owned()),
-                });
-            }
-            "dead" => return Err(HandlerError::dead_letter("no such order")),
-            "text" => return Err("boom".into()),
-            "error" => {
-                "x".parse::<u32>().map_err(Outer)?;
-            }
-            "boxed" => Err(Box::<dyn std::error::Error + Send + Sync>::from("in a box"))?,
-            _ => {}
-        }
-        Ok(())
-    });
-    let worker = Started::of(worker);
-    worker.until(|events| events.len() == ids.len()).await;
-    let events = worker.stopped().await;
-    let expected = [
-        "acked fine -",
-        "dead_lettered dead no such order",
-        "nacked boxed in a box",
-        "nacked error no order: invalid digit found in string",
-        "nacked text boom",
-        "put_off backpressure put off for 7s",
-        "put_off keyed 429",
-    ];
-    assert_eq!(events, expected);
-    assert_eq!(acked(&broker), ["fine"]);
-    let told = |id, error: &str| proto::NackRequest { error: error.to_owned(), ..nack(id) };
-    let expected = [
-        proto::NackRequest {
-            retry_after_ms: Some(7_000),
-            ..told("backpressure", "put off for 7s")
-        },
-        told("boxed", "in a box"),
-        proto::NackRequest { dead_letter: true, ..told("dead", "no such order") },
-        told("error", "no order: invalid digit found in string"),
-        proto::NackRequest {
-            retry_after_ms: Some(30),
-            throttle_key: "mail".to_owned(),
-            ..told("keyed", "429")
-        },
-        told("text", "boom"),
-    ];
-    assert_eq!(nacks(&broker), expected);
-}
-
-#[tokio::test]
-async fn a_panic_is_the_failure_of_one_message() {
-    let broker = holding(&["a", "b", "c"]);
-    let client = client_of(&broker).await;
-    let worker = client.worker("orders", |message: ConsumeMessage| {
-        // While the future is made, too.
-        assert!(message.id != "a", "no {}", message.id);
-        async move {
-            tokio::task::yield_now().await;
-            assert!(message.id != "b", "not {} either", message.id);
-            Ok(())
-        }
-    });
-    let worker = Started::of(worker.concurrency(1));
-    worker.until(|events| events.len() == 3).await;
-    let expected =
-        ["acked c -", "nacked a handler panicked: no a", "nacked b handler panicked: not b either"];
-    assert_eq!(worker.stopped().await, expected);
-}
-
-#[tokio::test]
-async fn what_a_handler_settled_by_itself_is_left_alone() {
-    let broker = holding(&["acked", "nacked", "failed"]);
-    let client = client_of(&broker).await;
-    let (done, mut handled) = tokio::sync::mpsc::unbounded_channel();
-    let worker = client.worker("orders", move |message: ConsumeMessage| {
-        let done = done.clone();
-        async move {
-            match message.id.as_str() {
-                "acked" => message.ack().await?,
-                "nacked" => message.clone().nack("own").await?,
-                _ => {
-                    message.ack().await?;
-                    done.send(())?;
-                    Err("after all")?;
-                }
-            }
-            done.send(())?;
-            Ok(())
-        }
-    });
-    let worker = Started::of(worker);
-    for _ in 0..3 {
-        timeout(PATIENCE, handled.recv()).await.expect("it waits").unwrap();
-    }
-    assert_eq!(worker.stopped().await, [""; 0]);
-    assert_eq!(acked(&broker), ["acked", "failed"]);
-    assert_eq!(nacks(&broker).len(), 1);
-}
 
 #[tokio::test]
 async fn so_many_handlers_run_at_a_time_and_prefetch_follows() {
@@ -394,20 +264,6 @@ async fn the_leases_of_what_is_handled_and_of_what_waits_are_extended() {
     worker.stopped().await;
 }
 
-#[tokio::test]
-async fn a_handler_that_takes_too_long_is_cancelled_and_has_failed() {
-    let broker = holding(&["a"]);
-    let client = client_of(&broker).await;
-    let (running, handler) = endless();
-    let worker = client.worker("orders", handler).handler_timeout(Duration::from_millis(50));
-    let worker = Started::of(worker);
-    worker.until(|events| events.len() == 2).await;
-    assert_eq!(running.load(Ordering::SeqCst), 0);
-    let text = "handler timed out after 0.05 s";
-    assert_eq!(worker.stopped().await, [format!("nacked a {text}"), format!("timed_out a {text}")]);
-    assert_eq!(nacks(&broker)[0].error, text);
-}
-
 async fn handle(message: ConsumeMessage) -> Result<(), HandlerError> {
     Err(message.id.as_str())?
 }
@@ -441,108 +297,6 @@ async fn handlers_can_be_composed() {
 }
 
 #[tokio::test]
-async fn a_long_error_is_cut() {
-    let broker = holding(&["a"]);
-    let client = client_of(&broker).await;
-    let worker = client.worker("orders", |_| async { Err("é".repeat(5_000).into()) });
-    let worker = Started::of(worker);
-    worker.until(|events| events.len() == 1).await;
-    worker.stopped().await;
-    assert_eq!(nacks(&broker)[0].error, "é".repeat(2_048));
-}
-
-#[tokio::test]
-async fn a_stop_gives_back_what_nobody_has_seen_and_lets_handlers_finish() {
-    let broker = holding(&["a", "b", "c"]);
-    let client = client_of(&broker).await;
-    let gate = Arc::new(Semaphore::new(0));
-    let held = Arc::clone(&gate);
-    let worker = client.worker("orders", move |_| {
-        let held = Arc::clone(&held);
-        async move {
-            held.acquire().await?.forget();
-            Ok(())
-        }
-    });
-    let worker = Started::of(worker.concurrency(1));
-    broker.until(|broker| broker.taken() == 1).await;
-    worker.stop.stop();
-    broker.until(|broker| broker.released().len() >= 2).await;
-    assert!(!worker.task.is_finished() || broker.released().len() == 3);
-    gate.add_permits(1);
-    let stopped = worker.stopped().await;
-    let all = broker.released();
-    // The first one may not have reached its handler yet.
-    match all.len() {
-        2 => assert_eq!((all, stopped), (vec!["b".into(), "c".into()], vec!["acked a -".into()])),
-        _ => assert_eq!((all.len(), stopped.len()), (3, 0)),
-    }
-}
-
-#[tokio::test]
-async fn the_end_of_the_grace_cuts_handlers_off() {
-    for is_later in [false, true] {
-        let broker = holding(&["a", "b"]);
-        let client = client_of(&broker).await;
-        let (running, handler) = endless();
-        let grace = if is_later { PATIENCE * 10 } else { Duration::ZERO };
-        let worker = Started::of(client.worker("orders", handler).grace(grace));
-        broker.until(|_| running.load(Ordering::SeqCst) == 2).await;
-        worker.stop.stop();
-        if is_later {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            assert!(!worker.task.is_finished());
-            worker.stop.stop_within(Duration::ZERO);
-        }
-        let events = worker.stopped().await;
-        assert_eq!(running.load(Ordering::SeqCst), 0);
-        let text = "the worker was stopped";
-        assert_eq!(events, [format!("given_back a {text}"), format!("given_back b {text}")]);
-        let mut released = broker.released();
-        released.sort_unstable();
-        assert_eq!(released, ["a", "b"]);
-    }
-}
-
-#[tokio::test]
-async fn a_worker_runs_until_a_future_ends() {
-    let broker = holding(&["a"]);
-    let client = client_of(&broker).await;
-    let (signal, received) = tokio::sync::oneshot::channel::<()>();
-    let worker = client.worker("orders", |_| async { Ok(()) });
-    let task = tokio::spawn(worker.run_until(received));
-    broker.until(|broker| acked(broker) == ["a"]).await;
-    assert!(!task.is_finished());
-    signal.send(()).unwrap();
-    timeout(PATIENCE, task).await.expect("it goes on").unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn a_worker_that_was_stopped_before_ends_at_once() {
-    let broker = holding(&["a"]);
-    let client = client_of(&broker).await;
-    let worker = client.worker("orders", |_| async { Ok(()) });
-    worker.stop_handle().stop();
-    timeout(PATIENCE, worker.run()).await.expect("it goes on").unwrap();
-}
-
-#[tokio::test]
-async fn dropping_a_run_gives_everything_back() {
-    let broker = holding(&["a", "b", "c", "d"]);
-    let client = client_of(&broker).await;
-    let (running, handler) = endless();
-    let task = tokio::spawn(client.worker("orders", handler).concurrency(2).run());
-    broker.until(|_| running.load(Ordering::SeqCst) == 2).await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
-    broker.until(|broker| broker.released().len() == 4).await;
-    let mut released = broker.released();
-    released.sort_unstable();
-    assert_eq!(released, ["a", "b", "c", "d"]);
-    assert_eq!(running.load(Ordering::SeqCst), 0);
-}
-
-#[tokio::test]
 async fn handlers_do_not_wait_for_settlements_up_to_prefetch() {
     let broker = holding(&["a", "b", "c", "d"]);
     let gate = Arc::new(Semaphore::new(0));
@@ -573,59 +327,6 @@ async fn handlers_do_not_wait_for_settlements_up_to_prefetch() {
 }
 
 #[tokio::test]
-async fn a_settlement_that_fails_is_told_and_no_more() {
-    let (log, _guard) = Log::here();
-    let broker = holding(&["a", "b"]);
-    let error = proto::ItemError {
-        reason: proto::ErrorReason::LeaseExpired.into(),
-        message: "too late".to_owned(),
-    };
-    broker.on("AckBatch", move |seen, out| {
-        let error = error.clone();
-        async move {
-            let mut answer = settled(&seen);
-            answer.results.iter_mut().for_each(|result| result.error = Some(error.clone()));
-            out.send(&answer);
-        }
-    });
-    let client = client_of(&broker).await;
-    let worker = Started::of(client.worker("orders", |_| async { Ok(()) }));
-    worker.until(|events| events.len() == 2).await;
-    assert_eq!(worker.stopped().await, ["settle_failed a too late", "settle_failed b too late"]);
-    assert_eq!(log.lines("WARN could not settle").len(), 2);
-}
-
-#[tokio::test]
-async fn what_ends_the_consumer_is_what_run_fails_with_once_handlers_are_done() {
-    let broker = Broker::start();
-    broker.on("Consume", |_, out| async move {
-        out.send(&frame(&["a"]));
-        out.fail(refusal(Code::NotFound, "gone", Some("QUEUE_NOT_FOUND")));
-    });
-    let client = client_of(&broker).await;
-    let gate = Arc::new(Semaphore::new(0));
-    let (held, running) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
-    let count = Arc::clone(&running);
-    let worker = client.worker("orders", move |_| {
-        let (held, inside) = (Arc::clone(&held), Inside::of(&count));
-        async move {
-            let _inside = inside;
-            held.acquire().await?.forget();
-            Ok(())
-        }
-    });
-    // The grace is for stops; this is none.
-    let worker = Started::of(worker.grace(Duration::ZERO));
-    broker.until(|_| running.load(Ordering::SeqCst) == 1).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!worker.task.is_finished());
-    gate.add_permits(1);
-    let error = worker.ended().await.unwrap_err();
-    assert_eq!((error.kind(), error.queue()), (ErrorKind::QueueNotFound, Some("orders")));
-    assert_eq!(acked(&broker), ["a"]);
-}
-
-#[tokio::test]
 async fn a_broker_that_is_away_is_waited_for() {
     let mut first = Broker::start();
     first.stop();
@@ -639,35 +340,6 @@ async fn a_broker_that_is_away_is_waited_for() {
     });
     second.until(|broker| acked(broker) == ["a"]).await;
     worker.stopped().await;
-}
-
-#[tokio::test]
-async fn an_ack_survives_a_broker_that_goes_away_in_the_middle() {
-    let broker = holding(&["a"]).without_pipelines();
-    let calls = Arc::new(AtomicUsize::new(0));
-    broker.on("AckBatch", move |seen, out| {
-        let call = calls.fetch_add(1, Ordering::SeqCst);
-        async move {
-            match call {
-                0 => out.fail(Status::unavailable("away")),
-                _ => out.send(&settled(&seen)),
-            }
-        }
-    });
-    let client = client_of(&broker).await;
-    let worker = Started::of(client.worker("orders", |_| async { Ok(()) }));
-    worker.until(|events| events == ["acked a -"]).await;
-    worker.stopped().await;
-}
-
-#[tokio::test]
-async fn closing_the_client_ends_its_workers() {
-    let broker = holding(&[]);
-    let client = client_of(&broker).await;
-    let worker = Started::of(client.worker("orders", |_| async { Ok(()) }));
-    broker.until(|broker| broker.calls("Consume").len() == 1).await;
-    client.close().await;
-    worker.ended().await.unwrap();
 }
 
 #[tokio::test]
