@@ -172,7 +172,7 @@ class Work {
     if (told.then === "fail") throw new Error(told.text);
     if (told.then === "dead_letter") throw new DeadLetter(told.text);
     if (told.then === "backpressure") throw new Backpressure(told);
-    if (told.then === "ack") await Promise.all(messages.map((message) => message.ack()));
+    if (told.then === "ack") await messages[0].ack();
     if (told.then === "exit") process.exit(9);
   }
 

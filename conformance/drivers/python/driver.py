@@ -148,6 +148,7 @@ class Async:
         self.operations = Operations(self)
         self._replies = replies
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting = ThreadPoolExecutor(32)
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -190,7 +191,8 @@ class Async:
         return end
 
     async def blocking(self, wait: Callable[[], Any]) -> Any:
-        return await asyncio.to_thread(wait)
+        # Not the loop's own threads: those are few, and others wait for them, too.
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, wait)
 
     def reader(self, consumer: Any) -> "Reader":
         return Reader(consumer)

@@ -31,6 +31,13 @@ module OpenTelemetry
       [hex_trace_id, hex_span_id].compact.join("-")
     end
 
+    # A handler's failure, as the SDK tells it.
+    attr_writer :status
+
+    def record_exception(_error); end
+
+    def set_attribute(_name, _value); end
+
     def finish; end
   end
 
@@ -56,6 +63,11 @@ module OpenTelemetry
   # Where the gem hands out the active span.
   module Trace
     Link = Struct.new(:span_context)
+    Status = Struct.new(:description) do
+      def self.error(description)
+        new(description)
+      end
+    end
 
     def self.current_span(context = Context.current)
       context.span

@@ -82,7 +82,7 @@ final class Workers {
     JsonArray batches = new JsonArray();
     JsonObject ok = new JsonObject();
     synchronized (working) {
-      while (working.ended < request.number("count")) {
+      while (working.handled.size() < request.number("count")) {
         long nanos = end - System.nanoTime();
         if (nanos <= 0) {
           break;
