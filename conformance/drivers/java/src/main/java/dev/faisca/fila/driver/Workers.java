@@ -30,7 +30,6 @@ final class Workers {
     private Worker worker;
     private final List<JsonObject> handled = new ArrayList<>();
     private final List<Integer> batches = new ArrayList<>();
-    private int ended;
     private int running;
     private int mostRunning;
 
@@ -47,7 +46,6 @@ final class Workers {
       } finally {
         synchronized (this) {
           running--;
-          ended++;
           messages.forEach(message -> handled.add(shown(message)));
           notifyAll();
         }
