@@ -45,6 +45,15 @@ def test_nack_leaves_its_error(fila: Fila, new_queue: Callable[..., str]) -> Non
     assert "max attempts" in shown and "card declined" in shown
 
 
+def test_a_hopeless_message_is_dead_at_once(fila: Fila, queue: str) -> None:
+    message_id, token = lease(fila, queue)
+    words = ("nack", queue, message_id, "--token", token, "--error", "no such address")
+    answer = fila(*words, "--dead-letter").ok()
+    assert answer == f'Dead-lettered message "{message_id}" of queue "{queue}"\n'
+    (letter,) = fila("peek", f"{queue}.dlq", "--json").json_lines()
+    assert letter["last_error"] == "no such address"
+
+
 def test_a_message_that_is_put_off_counts_no_attempt(fila: Fila, queue: str) -> None:
     message_id, _ = lease(fila, queue)
     answer = fila("nack", queue, message_id, "--retry-after", "1h").ok()
@@ -67,6 +76,7 @@ def test_extend_says_when_the_lease_ends(fila: Fila, queue: str) -> None:
     ("words", "text"),
     [
         (("nack", "q", "m", "--throttle-key", "k"), "pass --retry-after with it"),
+        (("nack", "q", "m", "--dead-letter", "--retry-after", "1s"), "pass one of them"),
         (("extend", "q", "m", "--for", "0"), "name a time above 0"),
         (("extend", "q", "m", "--for", "soon"), '"soon" is not a duration'),
         (("ack", "q"), "missing argument 'MESSAGE_ID'"),

@@ -43,6 +43,7 @@ NEEDS_EXEC = (
     "--concurrency, --retry-after and --lease say how --exec runs; pass --exec CMD with them"
 )
 THROTTLE_KEY_NEEDS_TIME = "--throttle-key is left alone for a time; pass --retry-after with it"
+HOPELESS_OR_LATER = "--dead-letter gives up and --retry-after tries again later; pass one of them"
 BAD_EXTENSION = "--for is how long the lease lasts from now; name a time above 0, or leave it out"
 LINES_NEED_OWN_KEYS = (
     "--idempotency-key would make all lines one message; leave it out with --lines"

@@ -35,7 +35,8 @@ def ack(session: Session, queue: str, message_id: str, token: str | None) -> Non
     cls=BrokerCommand,
     example=f"""
     fila nack orders {_ID} --error "card declined"
-    fila nack orders {_ID} --retry-after 30s""",
+    fila nack orders {_ID} --retry-after 30s
+    fila nack orders {_ID} --dead-letter --error "no such address\"""",
 )
 @click.argument("queue")
 @click.argument("message_id")
@@ -52,6 +53,7 @@ def ack(session: Session, queue: str, message_id: str, token: str | None) -> Non
     metavar="K",
     help="With --retry-after: lets nothing through until then, for anybody.",
 )
+@click.option("--dead-letter", is_flag=True, help="Hopeless: to the dead letters at once.")
 @pass_session
 def nack(
     session: Session,
@@ -61,6 +63,7 @@ def nack(
     error: str,
     retry_after_ms: int | None,
     throttle_key: str | None,
+    dead_letter: bool,
 ) -> None:
     """Report that processing failed.
 
@@ -68,6 +71,8 @@ def nack(
     """
     if throttle_key is not None and retry_after_ms is None:
         raise click.UsageError(failures.THROTTLE_KEY_NEEDS_TIME)
+    if dead_letter and retry_after_ms is not None:
+        raise click.UsageError(failures.HOPELESS_OR_LATER)
     with session.client() as client:
         client.nack(
             queue,
@@ -76,8 +81,11 @@ def nack(
             token,
             retry_after_ms=retry_after_ms,
             throttle_key=throttle_key,
+            dead_letter=dead_letter,
         )
-    if retry_after_ms is None:
+    if dead_letter:
+        _say_settled(session, queue, message_id, "dead_letter", "Dead-lettered")
+    elif retry_after_ms is None:
         _say_settled(session, queue, message_id, "nack", "Nacked")
     else:
         put_off = f"Put off for {duration(retry_after_ms)}:"
