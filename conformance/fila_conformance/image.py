@@ -106,8 +106,9 @@ def _make_wheels(folder: Path) -> None:
     machine = platform.machine()
     platforms = [
         part
-        for glibc in ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34")
-        for part in ("--platform", f"{glibc}_{machine}")
+        # The last is what our own are called that were built on this machine.
+        for system in ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34", "linux")
+        for part in ("--platform", f"{system}_{machine}")
     ]
     built = [str(path) for path in sorted(folder.glob("fila_*.whl"))]
     _run(
