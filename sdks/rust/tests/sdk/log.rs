@@ -2,11 +2,11 @@
 //! What the SDK logs on this thread, which is where a test's own runtime runs all of it.
 
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use ::tracing::field::{Field, Visit};
 use ::tracing::span::{Attributes, Id, Record};
-use ::tracing::subscriber::DefaultGuard;
+use ::tracing::subscriber::{DefaultGuard, set_global_default};
 use ::tracing::{Event, Metadata, Subscriber};
 
 /// Lines such as `WARN consume stream was lost queue="orders"`.
@@ -16,6 +16,10 @@ pub struct Log(Arc<Mutex<Vec<String>>>);
 impl Log {
     /// Keeps lines for as long as the guard lives.
     pub fn here() -> (Self, DefaultGuard) {
+        // Without one for all threads, the first line of a kind, if another test's thread writes
+        // it, would turn off that kind for everybody.
+        static ELSEWHERE: Once = Once::new();
+        ELSEWHERE.call_once(|| set_global_default(Self::default()).expect("nobody else sets it"));
         let log = Self::default();
         let guard = ::tracing::subscriber::set_default(log.clone());
         (log, guard)
@@ -60,4 +64,15 @@ impl Subscriber for Log {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_line_that_another_thread_wrote_first_is_kept_here_too() {
+    fn write() {
+        ::tracing::info!(target: "fila", "from two threads");
+    }
+    let (log, _guard) = Log::here();
+    std::thread::spawn(write).join().unwrap();
+    write();
+    assert_eq!(log.lines("from two threads").len(), 1);
 }
