@@ -107,7 +107,13 @@ def _make_wheels(folder: Path) -> None:
     platforms = [
         part
         # The last is what our own are called that were built on this machine.
-        for system in ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34", "linux")
+        for system in (
+            "manylinux2014",
+            "manylinux_2_17",
+            "manylinux_2_28",
+            "manylinux_2_34",
+            "linux",
+        )
         for part in ("--platform", f"{system}_{machine}")
     ]
     built = [str(path) for path in sorted(folder.glob("fila_*.whl"))]

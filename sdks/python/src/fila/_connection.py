@@ -362,7 +362,7 @@ class AsyncConnection(Endpoint):
             async with asyncio.timeout(seconds):
                 await self._cut.wait()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Runs something in the background. Closing cuts it short."""
         task = asyncio.get_running_loop().create_task(work)
         # The loop itself keeps only weak references.

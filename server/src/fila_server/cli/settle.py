@@ -36,7 +36,7 @@ def ack(session: Session, queue: str, message_id: str, token: str | None) -> Non
     example=f"""
     fila nack orders {_ID} --error "card declined"
     fila nack orders {_ID} --retry-after 30s
-    fila nack orders {_ID} --dead-letter --error "no such address\"""",
+    fila nack orders {_ID} --dead-letter""",
 )
 @click.argument("queue")
 @click.argument("message_id")
