@@ -114,11 +114,14 @@ RSpec.describe "What waits" do
   describe "when the client is closed" do
     it "is answered, while new calls are refused" do
       hold
+      client = open_client(timeout: 600, close_timeout: 600)
       calls = Array.new(5) { |n| in_thread { client.enqueue("orders", n.to_s) } }
       gate.wait_for_requests(1)
-      eventually("five calls") { unanswered.size == 5 }
+      eventually("five calls") { unanswered(client).size == 5 }
       closing = in_thread { client.close }
-      eventually("a refusal") { outcome { client.enqueue("late") }.value.is_a?(StandardError) }
+      eventually("a refusal") do
+        outcome { client.enqueue("late", timeout: 0.1) }.value.is_a?(Fila::ClientClosedError)
+      end
       { "ack" => -> { client.ack("orders", "m") }, "list" => -> { client.list_queues },
         "receive" => -> { client.receive("orders") }, "consume" => -> { client.consume("orders") },
         "many" => -> { client.enqueue_many([]) } }.each_value do |call|
