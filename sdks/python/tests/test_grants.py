@@ -127,7 +127,7 @@ def test_nothing_is_sent_after_a_request_that_failed(broker, client, wire):
     deliver(broker, wire, 2, 2)
     broker.script("SettleGrants", wire.refuse(grpc.StatusCode.UNAVAILABLE, "away"))
     messages = client.receive("orders", 2) + client.receive("orders", 2)[:1]
-    outcomes = client.ack_many(messages)
+    outcomes = client.ack_many(messages, timeout=1)
     assert [type(it) for it in outcomes] == [fila.UnavailableError] * 3
     assert acked(broker) == []
 
