@@ -18,6 +18,7 @@ import logging
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
@@ -181,7 +182,7 @@ def _postpone(frames: Iterable[Frame], error: FilaError) -> None:
     _log.debug("leases not extended yet: %s", error)
 
 
-class _Kept(Generic[C]):
+class _Kept(ABC, Generic[C]):
     """The frames of one client, and when to look at them again."""
 
     def __init__(self, connection: C) -> None:
@@ -210,8 +211,9 @@ class _Kept(Generic[C]):
         """Nothing of it is held any more."""
         self._frames.pop(frame, None)
 
+    @abstractmethod
     def _wake(self) -> None:
-        raise NotImplementedError
+        """Lets it look at its frames now."""
 
     def _due(self, now: float) -> list[list[Frame]]:
         """Frames that are to be extended now, by request."""
