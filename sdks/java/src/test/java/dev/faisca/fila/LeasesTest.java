@@ -82,8 +82,7 @@ class LeasesTest extends BrokerTest {
 
   @Test
   void aConsumerWithoutExtensionsHandsNothingOutThatHasEnded() throws Exception {
-    broker.deliver(
-        ScriptedBroker.leased("t1", SHORT, "a", "b"), ScriptedBroker.leased("t2", SHORT, "c"));
+    broker.deliver(ScriptedBroker.leased("t1", SHORT, "a", "b", "c"));
     ConsumeOptions options = ConsumeOptions.DEFAULT.withExtendLeases(false);
     try (Logged logged = new Logged();
         Consumer consumer = client.consume("orders", options)) {
@@ -114,7 +113,8 @@ class LeasesTest extends BrokerTest {
         });
     try (Consumer consumer = client.consume("orders")) {
       assertEquals("a", first(consumer));
-      eventually(() -> client.shared().leases.keptCount() == 1);
+      // Before, one may be kept because the other has not arrived.
+      eventually(() -> !extensions().isEmpty() && client.shared().leases.keptCount() == 1);
       assertEquals("c", first(consumer));
     }
     assertEquals(1, extensions().size());
