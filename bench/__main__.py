@@ -13,6 +13,7 @@ from bench import (
     memory,
     pages,
     restart,
+    startup,
     telemetry,
     turns,
 )
@@ -29,6 +30,7 @@ MEASUREMENTS = {
     "backup": backup,
     "pages": pages,
     "telemetry": telemetry,
+    "startup": startup,
     "peers": peers,
 }
 
@@ -44,6 +46,7 @@ EXAMPLES = """examples:
   nox -s bench -- backup                         how long a backup holds up everybody
   nox -s bench -- pages                          what open pages of the dashboard cost
   nox -s bench -- telemetry                      what metrics cost, on against off
+  nox -s bench -- startup                        what a command of `fila` costs to start
   nox -s bench -- peers --quick                  Fila beside Redis, RabbitMQ, NATS, beanstalkd
 """
 
