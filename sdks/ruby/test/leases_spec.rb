@@ -32,6 +32,11 @@ RSpec.describe "leases" do
     keeper.instance_variable_get(:@kept)
   end
 
+  # Whether every lease that is kept has been prolonged, and not only asked for.
+  def renewed?
+    kept.each_key.all? { |lease| lease.extend_at > lease.ends_at - (long / 2) - 1 }
+  end
+
   def held_by(consumer)
     consumer.instance_variable_get(:@feed).instance_variable_get(:@unread)
   end
@@ -168,6 +173,7 @@ RSpec.describe "leases" do
     2.times do |n|
       pass_half
       eventually("an extension") { broker.calls("ExtendLease").length == n + 1 }
+      eventually("its answer") { renewed? }
     end
     expect(broker.calls("SettleGrants").length).to eq 1
     first, second = broker.calls("ExtendLease").map { |call| call.request.extensions.to_a }
