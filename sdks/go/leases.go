@@ -320,8 +320,8 @@ func (k *keeper) send(frames []*frame, items []item) {
 		case err != nil:
 			f.postpone(time.Now())
 		case answers[i].err != nil:
-			k.report(f, answers[i].err)
 			f.lose()
+			k.report(f, answers[i].err)
 		default:
 			f.extended(sentAt)
 		}
@@ -357,8 +357,8 @@ func (k *keeper) extendSingly(frames []*frame) {
 			case err != nil:
 				hasFailed[of.frame] = true
 			case answers[i].err != nil:
-				k.report(of.frame, answers[i].err)
 				of.frame.release(of.place)
+				k.report(of.frame, answers[i].err)
 			}
 		}
 		items, owners = items[count:], owners[count:]

@@ -138,8 +138,6 @@ func TestNothingOfALostFrameIsHandedOut(t *testing.T) {
 	eventually(t, "the loss is noticed", func() bool {
 		return strings.Contains(log.String(), "could not be extended")
 	})
-	// The log's line comes just before the loss counts.
-	time.Sleep(50 * time.Millisecond)
 	equal(t, "id", next(t, consumer).ID, "b-1")
 	if !strings.Contains(log.String(), "queue=orders count=2") {
 		t.Fatalf("the log does not say how many were dropped: %s", log)
