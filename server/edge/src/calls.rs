@@ -105,6 +105,11 @@ impl Call {
         self.is_over.get()
     }
 
+    /// Whose call it is; 0 if the edge answers it by itself.
+    pub fn peer(&self) -> u64 {
+        self.peer.get().map_or(0, |reader| reader.id)
+    }
+
     pub fn poll_next(&self, waker: &Waker) -> Poll<Out> {
         match self.queue.borrow_mut().pop_front() {
             Some(out) => {

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at, Instant};
 
+use crate::budget::WAITING_OF_ONE_MAX;
 use crate::figures::Place;
 use crate::serve::serve;
 use crate::settings::Settings;
@@ -22,9 +23,10 @@ use crate::state::State;
 use crate::watched::{Stream, Watched};
 
 /// What a body that nobody reads yet may take up, and all such bodies of a connection. What is read
-/// at once is charged to the budget, so this bounds what 10,000 connections can pin beside it.
+/// at once is charged to the budget, so this bounds what connections can pin beside it. Bodies that
+/// wait for room must not fill the connection's window: those that have room come through it, too.
 const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = (WAITING_OF_ONE_MAX as u32 + 4) * STREAM_WINDOW;
 /// A peer that does not read its answers pins this much of a stream, and one frame.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams that are reset before anybody looked at them; `floods` counts all resets.

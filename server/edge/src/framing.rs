@@ -46,20 +46,18 @@ impl<B: Body<Data = Bytes> + Unpin> Messages<B> {
         Ok(Some(Prefix { is_compressed: flag == 1, size }))
     }
 
-    /// Return the message that a prefix announced. It is a copy: HTTP/2's buffer is larger.
-    pub async fn message(&mut self, size: usize) -> Result<Bytes, Status> {
-        let mut found = Vec::with_capacity(size);
-        while found.len() < size {
-            if self.chunk.is_empty() && !self.fill().await? {
-                return Err(ended());
-            }
-            let part = self.chunk.split_to(self.chunk.len().min(size - found.len()));
-            found.extend_from_slice(&part);
+    /// Add what comes next of a message to what has come of it. It is a copy: HTTP/2's buffer is
+    /// larger. Nothing is lost if this is not waited for to its end.
+    pub async fn part(&mut self, found: &mut Vec<u8>, size: usize) -> Result<(), Status> {
+        if self.chunk.is_empty() && !self.fill().await? {
+            return Err(ended());
         }
+        let part = self.chunk.split_to(self.chunk.len().min(size - found.len()));
+        found.extend_from_slice(&part);
         if self.chunk.is_empty() {
             self.chunk = Bytes::new();
         }
-        Ok(found.into())
+        Ok(())
     }
 
     async fn fill(&mut self) -> Result<bool, Status> {
@@ -120,6 +118,14 @@ mod tests {
         Messages::new(Parts(raw.chunks(size).map(Bytes::copy_from_slice).collect()))
     }
 
+    async fn message(messages: &mut Messages<Parts>, size: usize) -> Result<Vec<u8>, Status> {
+        let mut found = Vec::new();
+        while found.len() < size {
+            messages.part(&mut found, size).await?;
+        }
+        Ok(found)
+    }
+
     #[test]
     fn messages_are_found_however_they_are_cut() {
         let raw = b"\0\0\0\0\x03abc\x01\0\0\0\0\0\0\0\0\x01z";
@@ -130,7 +136,8 @@ mod tests {
                     let prefix =
                         messages.prefix().await.expect("it is whole").expect("it is there");
                     assert_eq!((prefix.is_compressed, prefix.size), (flag, text.len()));
-                    assert_eq!(messages.message(prefix.size).await.expect("it is whole"), text);
+                    let found = message(&mut messages, prefix.size).await;
+                    assert_eq!(found.expect("it is whole"), text);
                 }
                 assert_eq!(messages.prefix().await, Ok(None));
             });
@@ -141,7 +148,7 @@ mod tests {
     fn what_ends_early_is_refused() {
         run(async {
             assert_eq!(parted(b"\0\0\0", 2).prefix().await, Err(ended()));
-            assert_eq!(parted(b"abc", 2).message(4).await, Err(ended()));
+            assert_eq!(message(&mut parted(b"abc", 2), 4).await, Err(ended()));
             assert_eq!(parted(b"", 1).prefix().await, Ok(None));
         });
     }

@@ -144,7 +144,7 @@ async fn told(
         leash.bind(task.abort_handle());
         return Ok(leash);
     }
-    let (body, charge) = requests.first(state).await?.ok_or_else(ended)?;
+    let (body, charge) = requests.first(state, reader.id).await?.ok_or_else(ended)?;
     let body = Some(body);
     Ok(if kind == Kind::Unary {
         entered(state, reader, route, body, metadata, Standing::new(place, Some(charge)), None)

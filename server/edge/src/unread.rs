@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 /// A connection, as what waits for its peer to read.
 #[derive(Default)]
 pub struct Reader {
+    pub id: u64, // from 1
     waiting: Cell<usize>,
     is_cut: Cell<bool>,
     told: Notify,
@@ -28,6 +29,7 @@ impl Reader {
 pub struct Unread {
     most: usize,
     all: Cell<usize>,
+    count: Cell<u64>,
     readers: RefCell<Vec<Weak<Reader>>>,
 }
 
@@ -40,11 +42,13 @@ pub struct Waiting {
 
 impl Unread {
     pub fn new(most: usize) -> Rc<Self> {
-        Rc::new(Self { most, all: Cell::new(0), readers: RefCell::default() })
+        Rc::new(Self { most, all: Cell::new(0), count: Cell::new(0), readers: RefCell::default() })
     }
 
     pub fn reader(&self) -> Rc<Reader> {
-        let reader = Rc::<Reader>::default();
+        let id = self.count.get() + 1;
+        self.count.set(id);
+        let reader = Rc::new(Reader { id, ..Reader::default() });
         let mut readers = self.readers.borrow_mut();
         if readers.len() == readers.capacity() {
             readers.retain(|reader| reader.strong_count() > 0);
