@@ -162,7 +162,7 @@ def test_bodies_that_stop_halfway_hold_little_memory(start: Start) -> None:
     assert memory_mib(broker) - before < 500  # 900 MiB would have come in
     for connection in connections:
         connection.close()
-    eventually(lambda: memory_mib(broker) - before < 150)
+    eventually(lambda: memory_mib(broker) - before < 100)
 
 
 def test_more_streams_than_allowed_are_refused(start: Start) -> None:

@@ -201,6 +201,20 @@ def bodies(broker: Victim, scale: Scale) -> Iterator[str]:
 
 
 @contextmanager
+def promises(broker: Victim, scale: Scale) -> Iterator[str]:
+    """Requests that are announced, small ones and large ones, and of which little comes."""
+    each = 400
+    with held() as connections:
+        for _ in range(scale.of(4, 20)):
+            connections.append(Connection(broker.address))
+            for number in range(each):
+                size = 15 * MIB if number % 20 == 0 else 250_000
+                stream = connections[-1].open(ENQUEUE, None, api_key=KEY)
+                connections[-1].pour(stream, grpc_message(bytes(size))[:100], 5)
+        yield f"{len(connections) * each} of {100 * each * len(connections) // 1000} kB in all"
+
+
+@contextmanager
 def loris(broker: Victim, scale: Scale) -> Iterator[str]:
     """Greetings and headers that come byte by byte."""
     count, rounds = scale.of(300, 2000), scale.of(10, 60)
@@ -241,5 +255,6 @@ SCENES = (
     Scene("resets", resets),
     Scene("pings", pings),
     Scene("bodies", bodies),
+    Scene("promises", promises),
     Scene("loris", loris),
 )

@@ -15,6 +15,7 @@ import pytest
 
 from fila_server.errors import FilaError
 from fila_server.rpc.method import Conversation, Method, bidi
+from fila_server.transport.grpcio import arrivals
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.rim import Rim
 from server.tests.rpc.http2 import Connection
@@ -136,6 +137,30 @@ async def test_whoever_sent_a_large_body_waits_for_room_with_the_next(start: Any
     assert sizes.arrivals.taken == 0
 
 
+async def test_connections_take_turns_in_the_line_and_the_last_gives_way(start: Any) -> None:
+    sizes = await start(8 * MIB)
+    noisy, quiet = sizes.client(), sizes.client()
+    for client in (noisy, quiet):
+        await outcome(client(5 * MIB))
+    sizes.gate.clear()
+    first = asyncio.ensure_future(outcome(noisy(5 * MIB)))
+    await eventually(lambda: sizes.begun == 3)
+    order: list[str] = []
+
+    async def called(name: str, client: Callable[[int], Any]) -> None:
+        order.append(name + await outcome(client(5 * MIB)))
+
+    many = [asyncio.ensure_future(called("noisy ", noisy)) for _ in range(33)]
+    await eventually(lambda: order == ["noisy OVERLOADED"])  # 32 wait
+    one = asyncio.ensure_future(called("quiet ", quiet))
+    await eventually(lambda: len(order) == 2)
+    assert order.pop() == "noisy OVERLOADED"  # it made room for the other
+    sizes.gate.set()
+    await asyncio.gather(first, one, *many)
+    assert f"quiet {5 * MIB}" in order[:4]
+    assert sizes.arrivals.taken == 0
+
+
 async def test_one_body_passes_whatever_its_size(start: Any) -> None:
     sizes = await start(MIB)
     client = sizes.client()
@@ -176,6 +201,28 @@ async def test_bodies_that_stop_halfway_are_refused_beyond_some(start: Any) -> N
         await eventually(lambda: ended() == 18)
         assert sizes.arrivals.taken == 12 * (8 * MIB // 16)  # what large bodies may take up
         assert await outcome(sizes.client()(1000)) == "1000"
+    finally:
+        for connection in connections:
+            connection.close()
+    await eventually(lambda: sizes.arrivals.taken == 0)
+
+
+async def test_bodies_that_do_not_come_give_way_to_those_that_wait(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_PATIENCE_LOOKS", 10)
+    sizes = await start(8 * MIB)
+    client = sizes.client()
+    assert await outcome(client(3 * MIB)) == str(3 * MIB)
+    connections = [Connection(sizes.address) for _ in range(12)]
+    try:
+        for connection in connections:
+            connection.begin_message(connection.call(METHOD), MIB)
+        await eventually(lambda: sizes.arrivals.taken == 12 * (8 * MIB // 16))
+        await asyncio.sleep(0.6)
+        assert sizes.arrivals.taken == 12 * (8 * MIB // 16)  # nobody wants it
+        assert await outcome(client(3 * MIB)) == str(3 * MIB)
+        assert sizes.arrivals.taken >= 5 * (8 * MIB // 16)  # no more of them went than had to
     finally:
         for connection in connections:
             connection.close()

@@ -39,6 +39,16 @@ def settle_allocator() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
+def give_back() -> None:
+    """Give back what was freed between pieces that are in use; for a thread of its own.
+
+    Windows of large bodies are small pieces, and the arenas keep those until they are trimmed.
+    """
+    library = _c_library()
+    if library is not None:
+        library.malloc_trim(0)
+
+
 def resident_bytes() -> int:
     """Return what the process holds of the machine's memory."""
     try:

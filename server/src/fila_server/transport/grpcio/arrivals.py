@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 
 import grpc
 
 from fila_server.errors import InvalidArgument, Overloaded
 from fila_server.limits import ARRIVAL_MS
+from fila_server.runtime.memory import give_back
 from fila_server.transport.grpcio.refusal import Context, refuse
 
 # From this on a body is large: a batch of a thousand small messages is not.
@@ -31,7 +33,11 @@ _SMALL_SHARE = 4
 _LOOK_S = 0.05
 _LOOKS = 3
 _PRESUMED_SHARE = 16
+# While others want room, one that has had some for so long and is not there gives way.
+_PATIENCE_LOOKS = int(5 / _LOOK_S)
 _ARRIVAL_LOOKS = int(ARRIVAL_MS / 1000 / _LOOK_S)
+# When no body has been there for so long, what large ones took up is given back to the machine.
+_REST_S = 1.0
 # Calls that wait for room, each with a window of its body, and connections that are remembered.
 _WAITING_MAX = 32
 _REMEMBERED_MAX = 4096
@@ -45,6 +51,17 @@ class _Arrival:
     method: str
     taken: int  # bytes of the budget
     looks: int = 0
+    is_refused: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A call in line for room. Connections take turns: this is one of its connection."""
+
+    turn: int
+    peer: str
+    size: int
+    room: asyncio.Future[None]
 
 
 class Arrivals:
@@ -56,9 +73,12 @@ class Arrivals:
         self._presumed = bytes_max // _PRESUMED_SHARE
         self.taken = 0
         self._expected: dict[tuple[str, str], int] = {}  # by connection and method
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: list[_Waiter] = []  # by turn
+        self._turn = 0  # of who was let in last out of the line
         self._arriving: set[_Arrival] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._had_large = False
         self._endings: set[asyncio.Future[None]] = set()
 
     async def read(self, context: Context, method: str) -> bytes:
@@ -70,7 +90,7 @@ class Arrivals:
         peer = (context.peer(), method) if self._expected else None
         taken = self._expected.get(peer, 0) if peer is not None else 0
         if taken:
-            await self._wait_for_room(taken)
+            await self._wait_for_room(context.peer(), taken)
         arrival = _Arrival(context, method, taken)
         self._arriving.add(arrival)
         self._look_later()
@@ -108,32 +128,50 @@ class Arrivals:
         """Give back what a body took up."""
         self.taken -= size
         while self._waiting:
-            size, future = self._waiting[0]
-            if not future.done():
-                if not self._has_room(size):
+            first = self._waiting[0]
+            if not first.room.done():
+                if not self._has_room(first.size):
                     return
-                self.taken += size
-                future.set_result(None)
-            self._waiting.popleft()
+                self._turn = first.turn
+                self.taken += first.size
+                first.room.set_result(None)
+            del self._waiting[0]
+        if self._had_large and not self.taken and self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(_REST_S, self._give_back)
+
+    def _give_back(self) -> None:
+        self._rest = None
+        if not self.taken:
+            self._had_large = False
+            asyncio.get_running_loop().run_in_executor(None, give_back)
 
     def _has_room(self, size: int) -> bool:
         """Return whether a large body may be read; one is, whatever its size."""
         return self.taken + size <= self._large_max or self.taken == 0
 
-    async def _wait_for_room(self, size: int) -> None:
-        """Take bytes for a body that is expected to be large, in the order of the calls."""
+    async def _wait_for_room(self, peer: str, size: int) -> None:
+        """Take bytes for a body that is expected to be large. In the line connections take turns,
+        so one that asks for much holds nobody up; where it is full the last one gives way.
+        """
         if not self._waiting and self._has_room(size):
             self.taken += size
             return
+        turns = [waiter.turn for waiter in self._waiting if waiter.peer == peer]
+        turn = turns[-1] + 1 if turns else self._turn
+        full = f"{_WAITING_MAX} large requests are waiting already; try again later"
         if len(self._waiting) >= _WAITING_MAX:
-            raise Overloaded(f"{_WAITING_MAX} large requests are waiting already; try again later")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, future))
+            if self._waiting[-1].turn <= turn:
+                raise Overloaded(full)
+            last = self._waiting.pop().room
+            if not last.done():
+                last.set_exception(Overloaded(full))
+        waiter = _Waiter(turn, peer, size, asyncio.get_running_loop().create_future())
+        insort(self._waiting, waiter, key=attrgetter("turn"))
         try:
-            await future
+            await waiter.room
         except asyncio.CancelledError:
-            if not future.cancelled():  # room came with the cancellation
-                self.leave(size)
+            if not waiter.room.cancelled() and not waiter.room.exception():
+                self.leave(size)  # room came with the cancellation
             raise
 
     def _settle(self, arrival: _Arrival, size: int) -> None:
@@ -148,6 +186,7 @@ class Arrivals:
         peer = (arrival.context.peer(), arrival.method)
         self._expected.pop(peer, None)  # the latest stand last
         self._expected[peer] = size
+        self._had_large = True
         if len(self._expected) > _REMEMBERED_MAX:
             del self._expected[next(iter(self._expected))]
 
@@ -160,6 +199,7 @@ class Arrivals:
     def _look(self) -> None:
         """Find places for the bodies that are not there yet."""
         self._timer = None
+        is_wanted = bool(self._waiting)
         for arrival in self._arriving:
             arrival.looks += 1
             if arrival.looks == _LOOKS and not arrival.taken:
@@ -168,14 +208,25 @@ class Arrivals:
                     arrival.taken = self._presumed
                     self.taken += self._presumed
                 else:
+                    is_wanted = True
                     self._refuse(arrival, "too many large requests are arriving; try again later")
             elif arrival.looks == _ARRIVAL_LOOKS:
                 self._refuse(arrival, "the request took longer than a minute to arrive")
+        if is_wanted:
+            self._make_way()
         if self._arriving:
             self._look_later()
 
+    def _make_way(self) -> None:
+        """Refuse whoever has held room for the longest. gRPC does not tell if it still comes."""
+        slow = (it for it in self._arriving if it.looks >= _PATIENCE_LOOKS and not it.is_refused)
+        slowest = max((it for it in slow if it.taken), key=lambda it: it.looks, default=None)
+        if slowest is not None:
+            self._refuse(slowest, "the request takes long, and others wait for room; try again later")
+
     def _refuse(self, arrival: _Arrival, why: str) -> None:
         """End the call; its read ends with it. A read that is cancelled leaks what arrives late."""
+        arrival.is_refused = True
         ending = asyncio.ensure_future(_end(arrival.context, Overloaded(why)))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
