@@ -187,8 +187,9 @@ RSpec.describe Fila::Consumer do
     reader = in_thread { consumer.first }
     broker.stop
     eventually("a lost stream") { @log.string.include?("was lost") }
-    second = start_broker(port: broker.port)
-    second.script("Consume") { second.stream(frame("after")) }
+    start_broker(port: broker.port) do |second|
+      second.script("Consume") { second.stream(frame("after")) }
+    end
     expect(reader.value.id).to eq "after"
     expect(client.enqueue("orders", "x")).to start_with "x#"
   end
@@ -197,8 +198,9 @@ RSpec.describe Fila::Consumer do
     broker.stop
     consumer = open_client(backoff: Support::QUICK).consume("orders")
     expect(consumer.pop(timeout: 0.2)).to be_nil
-    second = start_broker(port: broker.port)
-    second.script("Consume") { second.stream(frame("a")) }
+    start_broker(port: broker.port) do |second|
+      second.script("Consume") { second.stream(frame("a")) }
+    end
     expect(consumer.first.id).to eq "a"
   end
 

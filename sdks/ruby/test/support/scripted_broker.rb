@@ -62,6 +62,7 @@ class ScriptedBroker
 
   attr_reader :port
 
+  # Yields itself before it answers anybody: a client may be waiting for its port.
   def initialize(port: 0, credentials: :this_port_is_insecure)
     @lock = Mutex.new
     @seen = []
@@ -76,6 +77,7 @@ class ScriptedBroker
     )
     @port = @server.add_http2_port("127.0.0.1:#{port}", credentials)
     SERVICES.each { |service| @server.handle(service.new(self)) }
+    yield self if block_given?
     @thread = Thread.new { @server.run }
     @server.wait_till_running(20)
   end
