@@ -74,7 +74,7 @@ class Line:
         self.waiting: SortedDict[tuple[int, int, int], Lane] = SortedDict()  # see `_place`
         self.awake = 0
         # Nobody beyond this place is woken while anybody is awake, who would be next before it.
-        self.horizon = (0, 0)
+        self.horizon = (0, 0, 0)
         self.clock = limiter.clock  # virtual time: the largest tag that was served here
         self.level = limiter.level  # the most that a lane which was served here has had
 
@@ -94,9 +94,9 @@ def _tag(lane: Lane, at: int, clock: int) -> int:
     return max(lane.tags[at] + _step(lane), clock - _OWED_MOST)
 
 
-def _place(tag: int, level: int, clock: int) -> tuple[int, int]:
+def _place(tag: int, level: int, clock: int, arrival: int) -> tuple[int, int, int]:
     """Return where a lane stands that would have this tag and level after its next delivery."""
-    return (_OWED, level) if tag <= clock else (tag, 0)
+    return (_OWED, level, arrival) if tag <= clock else (tag, 0, arrival)
 
 
 def _is_first(lane: Lane, line: Line) -> bool:
@@ -181,7 +181,8 @@ class Lines:
         if not lane.goes_on:
             self._begin(lane)
         touched = self.throttles.touched
-        level = lane.level + _step(lane)
+        step = _step(lane)
+        level = lane.level + step
         lowest = -1  # level where it has its share already: it must not stay behind that for long
         for at, limiter in enumerate(lane.limiters):
             limiter.take(lane.cost, now_ns)
@@ -189,21 +190,30 @@ class Lines:
                 touched[limiter] = None
             if limiter.is_free:
                 continue
-            lines = limiter.lines
-            line = _line(limiter, queue)
+            line = _line(limiter, queue) if limiter.lines or limiter.unserved else None
             clock, reached = _times(limiter, line)
-            tag = lane.tags[at] = _tag(lane, at, clock)
-            # One that it alone uses says nothing about others.
-            if tag > clock and len(limiter.lanes) > 1 and (lowest < 0 or reached < lowest):
-                lowest = reached
-            limiter.clock = max(limiter.clock, tag)
-            limiter.level = max(limiter.level, level)
+            tag = lane.tags[at] + step
+            if tag > clock:
+                # One that it alone uses says nothing about others.
+                if (lowest < 0 or reached < lowest) and len(limiter.lanes) > 1:
+                    lowest = reached
+                if line is not None:
+                    line.clock = tag
+                if tag > limiter.clock:
+                    limiter.clock = tag
+            elif tag < clock - _OWED_MOST:
+                tag = clock - _OWED_MOST
+            lane.tags[at] = tag
+            if level > reached:
+                if line is not None:
+                    line.level = level
+                if level > limiter.level:
+                    limiter.level = level
             if line is not None:
-                line.clock = max(clock, tag)
-                line.level = max(reached, level)
+                lines = limiter.lines
                 if len(lines) > 1:
                     lines[queue] = lines.pop(queue)  # served: behind the other queues
-        lane.level = max(level, lowest - _OWED_MOST)
+        lane.level = level if level > lowest - _OWED_MOST else lowest - _OWED_MOST
         lane.yielded = False
         if lane.line is not None:
             self.leave(lane)
@@ -254,8 +264,7 @@ class Lines:
             if not lane.goes_on:
                 self._begin(lane)
             tag = _tag(lane, lane.limiters.index(limiter), line.clock)
-            place = _place(tag, lane.level + _step(lane), line.clock)
-            lane.ticket = (*place, self._arrivals)
+            lane.ticket = _place(tag, lane.level + _step(lane), line.clock, self._arrivals)
             lane.line = line
         else:
             line.awake -= 1
@@ -314,7 +323,7 @@ class Lines:
                     break
                 if limiter.room(lane.cost, now_ns) <= line.awake:
                     break
-                if line.awake and lane.ticket[:2] > line.horizon:
+                if line.awake and lane.ticket > line.horizon:
                     break
                 self.units += 1
                 waiting.popitem(0)
@@ -331,11 +340,11 @@ class Lines:
             if not waiting and not line.awake:
                 self._settle(line)
 
-    def _again(self, lane: Lane, line: Line) -> tuple[int, int]:
-        """Return where a lane will stand after the delivery that it is woken for."""
+    def _again(self, lane: Lane, line: Line) -> tuple[int, int, int]:
+        """Return where a lane will stand after the delivery that it is woken for, at the latest."""
         step = _step(lane)
         tag = _tag(lane, lane.limiters.index(line.limiter), line.clock)
-        return _place(tag + step, lane.level + 2 * step, line.clock)
+        return _place(tag + step, lane.level + 2 * step, line.clock, FOREVER)
 
     def _elsewhere(self, lane: Lane, here: Limiter, now_ns: int) -> Limiter | None:
         """Return another limiter that a lane is to wait at first, so that its tag counts there."""
