@@ -72,22 +72,32 @@ def a_queue_that_stepped_back_is_not_asked_again() -> Iterator[None]:
 @plant
 def a_lane_woken_elsewhere_jumps_the_line() -> Iterator[None]:
     """A tenant with an account and a provider takes all of one with the provider alone."""
-    tag = Lines._tag
+    tag = line._tag
 
-    def pushy(self: Lines, lane: Lane, at: int, at_line: Any) -> int:
-        return 0 if len(lane.limiters) > 1 else tag(self, lane, at, at_line)
+    def pushy(lane: Lane, at: int, clock: int) -> int:
+        return 0 if len(lane.limiters) > 1 else tag(lane, at, clock)
 
-    with replaced(Lines, "_tag", pushy):
+    with replaced(line, "_tag", pushy):
+        yield
+
+
+@plant
+def a_lane_that_comes_from_another_line_begins_again() -> Iterator[None]:
+    """Whoever waits here and there in turn is behind all that have been served, for ever."""
+    park = Lines._park
+
+    def forgetful(self: Lines, lane: Lane, limiter: Limiter) -> Any:
+        if lane.goes_on and lane.yielded:
+            self._begin(lane)
+        return park(self, lane, limiter)
+
+    with replaced(Lines, "_park", forgetful):
         yield
 
 
 @plant
 def shares_of_a_bucket_ignore_weights() -> Iterator[None]:
-    def tag(self: Lines, lane: Lane, at: int, at_line: Any) -> int:
-        floor = lane.limiters[at].clock if at_line is None else at_line.clock
-        return max(lane.tags[at], floor) + lane.cost * line._UNIT
-
-    with replaced(Lines, "_tag", tag):
+    with replaced(line, "_step", lambda lane: lane.cost * line._UNIT):
         yield
 
 

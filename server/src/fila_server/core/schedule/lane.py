@@ -43,6 +43,7 @@ class Lane:
         "is_ready",
         "key",
         "lane_key",
+        "level",
         "limiters",
         "line",
         "metadata",
@@ -65,9 +66,10 @@ class Lane:
         # Of line.py: the line that it waits in, or was woken from and has not used yet.
         self.limiters = limiters
         self.tags = [0] * len(limiters)  # its virtual time at each limiter
+        self.level = 0  # what it has had by weight, beside others in lines that it stands in
         self.line: Line | None = None
-        self.ticket: tuple[int, int] = (0, 0)  # its place in that line
-        self.goes_on = False  # has had messages ever since its last delivery
+        self.ticket: tuple[int, int, int] = (0, 0, 0)  # its place in that line
+        self.goes_on = False  # has had messages ever since it joined its limiters' lines
         self.yielded = False  # stepped back for others since its last delivery
         self.held_by_rate: Held | None = None  # when it was parked, since it last was empty
         self.held_by_limit: Held | None = None

@@ -49,6 +49,7 @@ class Limiter:
         "is_paused",
         "is_stored",
         "lanes",
+        "level",
         "limit",
         "lines",
         "name",
@@ -92,6 +93,7 @@ class Limiter:
         self.lines: dict[Queue, Line] = {}  # longest waiting first
         self.unserved: dict[Queue, Line] = {}  # whose queues could deliver nothing, all due
         self.clock = 0  # virtual time: the largest tag that was served
+        self.level = 0  # the most that a lane which was served has had by weight
 
     @property
     def traffic(self) -> int:

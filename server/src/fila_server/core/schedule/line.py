@@ -20,12 +20,15 @@ leaves without using it (a place in line, a turn between queues) marks the line 
 line is looked at before the turn ends. So no lane waits beside a token that it could have.
 
 Within a queue, lanes share a limiter by weight: each has a virtual time there, its tag, which a
-delivery moves on by cost / weight, and the smallest tag is next (self-clocked fair queueing). A
-lane that was away, waiting for another limiter, comes back with its tag, or with the line's own
-time if that has moved on: nobody hoards. It goes from line to line before anybody is served, so
-what else it needs gains it nothing. Where there is room for many at once, those are woken that
-would be next if they were served one by one: a lane of much weight has several deliveries before
-one of little has its first. Between queues the limiter serves in turn.
+delivery moves on by cost / weight, and the smallest tag is next (self-clocked fair queueing). Tags
+begin at the lines' own time when a lane begins to wait for anything, and then only deliveries move
+them: a lane that is sent from line to line loses nothing by it, and gains nothing, since it goes
+before anybody is served. A lane that another limiter holds back falls behind the line's time here:
+it is owed, and goes before all that are not. It is owed a few turns at most: nobody hoards. Which
+of those that are owed is first is for the limiter that holds them back to say, so they stand by
+what each has had in all, its level, and not by when they came. Where there is room for many at
+once, those are woken that would be next if they were served one by one: a lane of much weight has
+several deliveries before one of little has its first. Between queues the limiter serves in turn.
 
 A queue that nobody takes messages from has no turn: its lines stand apart, due, until it is served
 again. So a delivery asks as many queues as can deliver, not all that wait.
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 
 # Virtual time of a delivery of cost 1 and weight 1. Weights up to 1000 divide it well enough.
 _UNIT = 1 << 32
+# How far a lane's time may be behind a line's: what it is owed is so many turns of its weight.
+# Less than one is too little to make up for a delivery that came before its time.
+_OWED_MOST = 4 * _UNIT
+_OWED = -1  # stands for the tag of a lane that is owed: before every tag
 
 
 # Lanes of one line that are awake at a time. More are woken as these are served.
@@ -59,16 +66,17 @@ _MOST_AWAKE = 64
 class Line:
     """The lanes of one queue that wait at one limiter, first in line first."""
 
-    __slots__ = ("awake", "clock", "horizon", "limiter", "queue", "waiting")
+    __slots__ = ("awake", "clock", "horizon", "level", "limiter", "queue", "waiting")
 
     def __init__(self, limiter: Limiter, queue: Queue) -> None:
         self.limiter = limiter
         self.queue = queue
-        self.waiting: SortedDict[tuple[int, int], Lane] = SortedDict()  # by tag, then arrival
+        self.waiting: SortedDict[tuple[int, int, int], Lane] = SortedDict()  # see `_place`
         self.awake = 0
-        # No tag beyond this is woken while anybody is awake: one of them would be next before it.
-        self.horizon = 0
+        # Nobody beyond this place is woken while anybody is awake, who would be next before it.
+        self.horizon = (0, 0, 0)
         self.clock = limiter.clock  # virtual time: the largest tag that was served here
+        self.level = limiter.level  # the most that a lane which was served here has had
 
 
 def _step(lane: Lane) -> int:
@@ -76,8 +84,23 @@ def _step(lane: Lane) -> int:
     return lane.cost * _UNIT // lane.key.weight
 
 
+def _times(limiter: Limiter, line: Line | None) -> tuple[int, int]:
+    """Return the clock and the level that count at a limiter: its line's, if there is one."""
+    return (limiter.clock, limiter.level) if line is None else (line.clock, line.level)
+
+
+def _tag(lane: Lane, at: int, clock: int) -> int:
+    """Return a lane's virtual time at a limiter after its next delivery."""
+    return max(lane.tags[at] + _step(lane), clock - _OWED_MOST)
+
+
+def _place(tag: int, level: int, clock: int, arrival: int) -> tuple[int, int, int]:
+    """Return where a lane stands that would have this tag and level after its next delivery."""
+    return (_OWED, level, arrival) if tag <= clock else (tag, 0, arrival)
+
+
 def _is_first(lane: Lane, line: Line) -> bool:
-    """Whether a lane was woken in this line, and nobody with a smaller tag has come since."""
+    """Whether a lane was woken in this line, and nobody before it has come since."""
     if lane.line is not line:
         return False
     return not line.waiting or lane.ticket < line.waiting.peekitem(0)[0]
@@ -155,45 +178,61 @@ class Lines:
         return False
 
     def _take(self, lane: Lane, queue: Queue, now_ns: int) -> None:
+        if not lane.goes_on:
+            self._begin(lane)
         touched = self.throttles.touched
+        step = _step(lane)
+        level = lane.level + step
+        lowest = -1  # level where it has its share already: it must not stay behind that for long
         for at, limiter in enumerate(lane.limiters):
             limiter.take(lane.cost, now_ns)
             if limiter.interval_ps:
                 touched[limiter] = None
             if limiter.is_free:
                 continue
-            lines = limiter.lines
-            line = _line(limiter, queue)
-            if lane.line is not None and lane.line is line:
-                tag = lane.ticket[0]
-            else:
-                tag = self._tag(lane, at, line)
-            lane.tags[at] = tag
-            if tag > limiter.clock:
-                limiter.clock = tag
-            if line is not None:
-                if tag > line.clock:
+            line = _line(limiter, queue) if limiter.lines or limiter.unserved else None
+            clock, reached = _times(limiter, line)
+            tag = lane.tags[at] + step
+            if tag > clock:
+                # One that it alone uses says nothing about others.
+                if (lowest < 0 or reached < lowest) and len(limiter.lanes) > 1:
+                    lowest = reached
+                if line is not None:
                     line.clock = tag
+                if tag > limiter.clock:
+                    limiter.clock = tag
+            elif tag < clock - _OWED_MOST:
+                tag = clock - _OWED_MOST
+            lane.tags[at] = tag
+            if level > reached:
+                if line is not None:
+                    line.level = level
+                if level > limiter.level:
+                    limiter.level = level
+            if line is not None:
+                lines = limiter.lines
                 if len(lines) > 1:
                     lines[queue] = lines.pop(queue)  # served: behind the other queues
+        lane.level = level if level > lowest - _OWED_MOST else lowest - _OWED_MOST
         lane.yielded = False
-        lane.goes_on = True
         if lane.line is not None:
             self.leave(lane)
 
-    def _tag(self, lane: Lane, at: int, line: Line | None) -> int:
-        """Return the virtual time at which the lane's next delivery would end.
+    def _begin(self, lane: Lane) -> None:
+        """Let a lane that had nothing to deliver join all its limiters as of now: nobody hoards.
 
-        A lane that is new here, or had nothing to deliver, joins now: nobody hoards. One that had
-        messages all the time was away for another limiter: it goes on where it left off, or is next
-        if others have had their turns meanwhile.
+        Once, and not whenever it is parked: else one that waits here and there in turn would begin
+        again each time, behind all that have been served. Its level is that of the limiter at which
+        others have had least, since that is likely where it will have its share.
         """
-        limiter = lane.limiters[at]
-        floor = limiter.clock if line is None else line.clock
-        step = _step(lane)
-        if lane.goes_on:
-            return max(lane.tags[at] + step, floor)
-        return max(lane.tags[at], floor) + step
+        lane.goes_on = True
+        lowest = -1
+        for at, limiter in enumerate(lane.limiters):
+            clock, level = _times(limiter, _line(limiter, lane.key.queue))
+            lane.tags[at] = max(lane.tags[at], clock)
+            if not limiter.is_free and len(limiter.lanes) > 1 and (lowest < 0 or level < lowest):
+                lowest = level
+        lane.level = max(lane.level, lowest)
 
     def _is_turn_of_another(self, limiter: Limiter, queue: Queue) -> bool:
         """Whether another queue has waited longer and could use the limiter now."""
@@ -222,7 +261,10 @@ class Lines:
             if line is None:
                 line = limiter.lines[queue] = Line(limiter, queue)
             self._arrivals += 1
-            lane.ticket = (self._tag(lane, lane.limiters.index(limiter), line), self._arrivals)
+            if not lane.goes_on:
+                self._begin(lane)
+            tag = _tag(lane, lane.limiters.index(limiter), line.clock)
+            lane.ticket = _place(tag, lane.level + _step(lane), line.clock, self._arrivals)
             lane.line = line
         else:
             line.awake -= 1
@@ -281,7 +323,7 @@ class Lines:
                     break
                 if limiter.room(lane.cost, now_ns) <= line.awake:
                     break
-                if line.awake and lane.ticket[0] > line.horizon:
+                if line.awake and lane.ticket > line.horizon:
                     break
                 self.units += 1
                 waiting.popitem(0)
@@ -290,13 +332,19 @@ class Lines:
                     lane.line = None
                     self._due(self._park(lane, elsewhere))
                     continue
-                again = lane.ticket[0] + _step(lane)  # its tag after the delivery that it is for
+                again = self._again(lane, line)
                 line.horizon = min(again, line.horizon) if line.awake else again
                 line.awake += 1
                 self._free(lane)
                 ring.make_ready(lane)
             if not waiting and not line.awake:
                 self._settle(line)
+
+    def _again(self, lane: Lane, line: Line) -> tuple[int, int, int]:
+        """Return where a lane will stand after the delivery that it is woken for, at the latest."""
+        step = _step(lane)
+        tag = _tag(lane, lane.limiters.index(line.limiter), line.clock)
+        return _place(tag + step, lane.level + 2 * step, line.clock, FOREVER)
 
     def _elsewhere(self, lane: Lane, here: Limiter, now_ns: int) -> Limiter | None:
         """Return another limiter that a lane is to wait at first, so that its tag counts there."""
