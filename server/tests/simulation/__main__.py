@@ -14,6 +14,7 @@ import time
 from multiprocessing import get_context
 
 from server.tests.simulation import plants, seeds
+from server.tests.simulation.planting import Misplanted
 from server.tests.simulation.schedule import STEPS
 
 
@@ -62,7 +63,10 @@ def _find_plants(count: int, jobs: int) -> int:
 
 def _find(task: tuple[str, int]) -> tuple[str, str]:
     name, count = task
-    found = seeds.broken_by(plants.PLANTS[name](), range(count))
+    try:
+        found = seeds.broken_by(plants.PLANTS[name](), range(count))
+    except Misplanted as error:  # which would end this process alone
+        raise RuntimeError(f"{name} no longer fits its place: {error}") from error
     return name, f"seed {found[0]}, {found[1][:100]}" if found else ""
 
 

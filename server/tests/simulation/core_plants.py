@@ -178,7 +178,7 @@ def a_burst_holds_one_more() -> Iterator[None]:
 
 @plant
 def backpressure_is_ignored() -> Iterator[None]:
-    with replaced(Limiter, "pause", lambda self, until_ns, pause_ms, **_: None):
+    with replaced(Limiter, "pause", lambda self, until_ns, pause_ms, now_ns, **_: None):
         yield
 
 
@@ -186,8 +186,8 @@ def backpressure_is_ignored() -> Iterator[None]:
 def backpressure_lasts_longer_than_allowed() -> Iterator[None]:
     pause = Limiter.pause
 
-    def long(self: Limiter, until_ns: int, pause_ms: int, **by: bool) -> None:
-        pause(self, until_ns + pause_ms * NS_PER_MS, 2 * pause_ms, **by)
+    def long(self: Limiter, until_ns: int, pause_ms: int, now_ns: int, **by: bool) -> None:
+        pause(self, until_ns + pause_ms * NS_PER_MS, 2 * pause_ms, now_ns, **by)
 
     with replaced(Limiter, "pause", long):
         yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any
 
 from fila_server.core.broker import Broker
@@ -33,11 +34,25 @@ def plant(body: Callable[[], Iterator[None]]) -> Plant:
 def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
     """Put something else in the place of an attribute that exists, for a while."""
     was = getattr(owner, name)
-    setattr(owner, name, new)
+    setattr(owner, name, _fitting(new) if isinstance(new, FunctionType) else new)
     try:
         yield
     finally:
         setattr(owner, name, was)
+
+
+def _fitting(new: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function fail loudly when it is called in a way that it was not made for."""
+
+    def called(*values: Any, **named: Any) -> Any:
+        try:
+            return new(*values, **named)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:
+                raise Misplanted(repr(error)) from error  # it never began
+            raise
+
+    return called
 
 
 @contextmanager

@@ -112,11 +112,11 @@ def test_power_loss_takes_back_nothing_that_was_noted_of_the_manifest(
     process = start_child("look", path, size, manifest_bytes, FAULT_MATCH=match, **variables)
     assert process.stdout is not None and process.stdin is not None
     assert process.stdout.readline() == "synced 10\n"
-    armed.write_text(fault)
-    print(file=process.stdin, flush=True)
     current = (path / "CURRENT").read_text()
     manifest = path / current.strip()
     first = manifest.stat().st_size
+    armed.write_text(fault)
+    print(file=process.stdin, flush=True)
     deadline = time.monotonic() + 20
     while (path / "CURRENT").read_text() == current:
         if fault == "d" and manifest.stat().st_size > first:

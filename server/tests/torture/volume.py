@@ -5,7 +5,7 @@ faultfs.c enforces in the broker's process.
 
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +21,11 @@ class Volume(NamedTuple):
     environment: Mapping[str, str]
 
     def free_bytes(self) -> int:
-        files = (self.path / "data").rglob("*")
-        return self.size_bytes - sum(file.stat().st_blocks * 512 for file in files)
+        used = 0
+        for file in (self.path / "data").rglob("*"):
+            with suppress(FileNotFoundError):  # the store has just removed it
+                used += file.stat().st_blocks * 512
+        return self.size_bytes - used
 
 
 @contextmanager
