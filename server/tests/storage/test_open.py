@@ -243,6 +243,8 @@ def test_a_directory_named_like_an_error_does_not_mislead() -> None:
     path = Path("/data/Corruption/LOCK")
     error = Exception(f"IO error: {path}/000001.sst:\n No space left on device")
     assert explain(path, error).message.startswith(f"{path}: the disk is full; free some space")
+    late = Exception("IO error: Seen error. Skip writing buffer.")
+    assert explain(path, late).message.startswith(f"{path}: the disk failed; check the disk")
     assert explain(path, Exception("odd")).message == f"{path}: storage failed (odd)"
 
 

@@ -32,6 +32,8 @@ _ADVICE = (
     ("olumn famil", "damaged: a column is missing", "restore the directory from a copy"),
     ("previous error", "an earlier write failed", "check the disk, then start again"),
     ("Write stall", "the disk cannot keep up", "check its health and space, then start again"),
+    # A write that comes after a failed one, or beside a failed fsync that is not reported yet.
+    ("Seen error", "the disk failed", "check the disk, then start again"),
     ("Input/output error", "the disk failed", "check the disk, then start again"),
 )
 
