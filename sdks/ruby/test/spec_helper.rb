@@ -41,8 +41,8 @@ module Support
   end
 
   # A port where nobody listens, for brokers that come later or again. No other example is given
-  # it, and no connection: of the ephemeral range, whoever listens on port 0 could take it meanwhile,
-  # and a client that tries to connect there may find itself.
+  # it, and no connection: of the ephemeral range, whoever listens on port 0 could take it
+  # meanwhile, and a client that tries to connect there may find itself.
   def free_port
     port = PORTS.next
     TCPServer.new("127.0.0.1", port).close
