@@ -401,7 +401,7 @@ RSpec.describe Fila::Worker do
         trap("TERM") { puts "mine" }
         worker = client.worker("orders", concurrency: 1) do |message|
           Process.kill("TERM", Process.pid)
-          sleep 0.01 until worker.inspect.end_with?("stopping>")
+          sleep 0.01 until worker.instance_variable_get(:@feed).closed?
           puts message.id
         end
         worker.run
