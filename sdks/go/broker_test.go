@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +96,26 @@ func startBrokerAt(
 	go func() { _ = b.server.Serve(listener) }()
 	t.Cleanup(b.stop)
 	return b
+}
+
+var (
+	firstPort  = rand.Int32N(12_000)
+	portsGiven atomic.Int32
+)
+
+// freeAddress is one where nobody listens, for brokers that come later or again. No other test is
+// given it, and no connection: of the ephemeral range, whoever listens on port 0 could take it
+// meanwhile, and a client that tries to connect there may find itself.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		port := 20_000 + (firstPort+portsGiven.Add(1))%12_000
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			check(t, listener.Close())
+			return listener.Addr().String()
+		}
+	}
 }
 
 // stop frees the address even if the server has not come to serve it yet.
@@ -366,6 +388,26 @@ func frames(sent ...*filapb.ConsumeResponse) streamScript {
 	}
 }
 
+// scriptArrivals sends these frames, and gives what waits until they are with a client: what is
+// answered after they were sent arrives after them, on the same connection.
+func (b *broker) scriptArrivals(found ...*filapb.ConsumeResponse) func(*fila.Client) {
+	sent := make(chan struct{})
+	b.scriptConsume(func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {
+		for _, each := range found {
+			if err := stream.SendMsg(each); err != nil {
+				return err
+			}
+		}
+		close(sent)
+		return idle(stream)
+	})
+	return func(client *fila.Client) {
+		b.t.Helper()
+		<-sent
+		check(b.t, client.Ack(b.t.Context(), "orders", "unknown", ""))
+	}
+}
+
 func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.Client {
 	t.Helper()
 	quiet := fila.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -376,6 +418,31 @@ func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return client
+}
+
+// expiring is a context whose deadline passes when the test says so.
+type expiring struct {
+	context.Context
+	expired chan struct{}
+}
+
+func newExpiring(t *testing.T) *expiring {
+	return &expiring{Context: t.Context(), expired: make(chan struct{})}
+}
+
+func (e *expiring) expire() { close(e.expired) }
+
+func (e *expiring) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+
+func (e *expiring) Done() <-chan struct{} { return e.expired }
+
+func (e *expiring) Err() error {
+	select {
+	case <-e.expired:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 // deleteQueue is a call that is only looked at for its error.

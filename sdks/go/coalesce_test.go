@@ -262,9 +262,10 @@ func TestEachCallerHasItsOwnDeadline(t *testing.T) {
 	client := newClient(t, b.target)
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	failure := wantKind(t, (<-enqueueing(ctx, client, "late")).err, fila.ErrDeadlineExceeded)
+	ctx := newExpiring(t)
+	late := waiting(t, client, ctx, "late")
+	ctx.expire()
+	failure := wantKind(t, (<-late[0]).err, fila.ErrDeadlineExceeded)
 	if !strings.Contains(failure.Message, "was not sent") {
 		t.Fatalf("the text does not say that nothing was sent: %s", failure.Message)
 	}

@@ -79,15 +79,13 @@ func TestConsumerIsOpenedWithItsOptions(t *testing.T) {
 func TestStreamHasNoDeadlineEvenIfItsContextHasOne(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	ctx := newExpiring(t)
 	consumer, err := client.Consume(ctx, "orders")
 	check(t, err)
+	equal(t, "deadline", b.waitForCalls("Consume", 1)[0].left, 0)
+	ctx.expire()
 	_, err = consumer.Next(context.Background())
 	wantKind(t, err, fila.ErrDeadlineExceeded)
-	for _, call := range b.seenOf("Consume") {
-		equal(t, "deadline", call.left, 0)
-	}
 }
 
 func TestMessagesAreHandedOutInOrderAndCanBeSettled(t *testing.T) {
@@ -193,9 +191,8 @@ func TestConsumerReconnectsWhenTheStreamFailsOrEnds(t *testing.T) {
 }
 
 func TestConsumerOutlivesARestartOfTheBroker(t *testing.T) {
-	b := startBroker(t)
+	b := startBrokerAt(t, freeAddress(t), frames(frame("before")))
 	client := newClient(t, b.target, quick)
-	b.scriptConsume(frames(frame("before")))
 	consumer := consume(t, client)
 	equal(t, "id", next(t, consumer).ID, "before")
 	b.stop()
@@ -204,25 +201,23 @@ func TestConsumerOutlivesARestartOfTheBroker(t *testing.T) {
 }
 
 func TestConsumerWaitsForABrokerThatIsNotThereYet(t *testing.T) {
-	b := startBroker(t)
-	b.stop()
-	client := newClient(t, b.target, quick)
+	address := freeAddress(t)
+	client := newClient(t, address, quick)
 	consumer := consume(t, client)
-	startBrokerAt(t, b.target, frames(frame("m-1")))
+	startBrokerAt(t, address, frames(frame("m-1")))
 	equal(t, "id", next(t, consumer).ID, "m-1")
 }
 
 func TestLogSaysOnceThatAStreamWasLostAndOnceThatItIsThere(t *testing.T) {
-	b := startBroker(t)
-	b.stop()
+	address := freeAddress(t)
 	log, logger := debugLog()
-	client := newClient(t, b.target, quick, logger)
+	client := newClient(t, address, quick, logger)
 	consumer := consume(t, client)
 	eventually(t, "the log says that nobody is there", func() bool {
 		return strings.Contains(log.String(), "was lost")
 	})
 	var attempts atomic.Int32
-	startBrokerAt(t, b.target, func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
+	startBrokerAt(t, address, func(stream grpc.ServerStream, r *filapb.ConsumeRequest) error {
 		if attempts.Add(1) < 4 {
 			return status.Error(codes.Unavailable, "not yet")
 		}
@@ -325,19 +320,10 @@ func TestTextOfAConsumeThatIsNotUTF8IsRefused(t *testing.T) {
 func TestEarlyCloseGivesBackWhatNobodyTook(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
-	sent := make(chan struct{})
-	b.scriptConsume(func(stream grpc.ServerStream, _ *filapb.ConsumeRequest) error {
-		err := errors.Join(
-			stream.SendMsg(frame("m-1", "m-2", "m-3")), stream.SendMsg(frame("m-4")),
-		)
-		close(sent)
-		return errors.Join(err, idle(stream))
-	})
+	arrived := b.scriptArrivals(frame("m-1", "m-2", "m-3"), frame("m-4"))
 	consumer := consume(t, client)
 	equal(t, "id", next(t, consumer).ID, "m-1")
-	// What is answered after the second frame was sent arrives after it, on the same connection.
-	<-sent
-	check(t, client.Ack(t.Context(), "orders", "m-1", "token-of-m-1"))
+	arrived(client)
 	check(t, consumer.Close())
 	equal(t, "given back", released(t, b), "m-2 m-3 m-4")
 	_, err := consumer.Next(t.Context())

@@ -93,7 +93,7 @@ func TestWhatWasHandedOutIsNotExtended(t *testing.T) {
 	b.settleGrants(nil)
 	client := newClient(t, b.target)
 	b.scriptConsume(frames(
-		leased("a", shortLease/4, "a-1"), leased("b", shortLease, "b-1", "b-2"),
+		leased("a", shortLease*3/4, "a-1"), leased("b", shortLease, "b-1", "b-2"),
 	))
 	consumer := consume(t, client)
 	next(t, consumer)
@@ -164,13 +164,13 @@ func TestNothingIsHandedOutWhoseLeaseHasEnded(t *testing.T) {
 func TestWhatEndedIsNotGivenBack(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target)
-	b.scriptConsume(frames(
+	arrived := b.scriptArrivals(
 		leased("token-of-b-1", time.Hour, "b-1"), leased("a", overLease, "a-1", "a-2"),
 		leased("token-of-c-1", time.Hour, "c-1"),
-	))
+	)
 	consumer := consume(t, client)
 	equal(t, "id", next(t, consumer).ID, "b-1")
-	b.waitForCalls("Consume", 1)
+	arrived(client)
 	check(t, consumer.Close())
 	equal(t, "given back", released(t, b), "c-1")
 }
@@ -271,9 +271,9 @@ func TestClosingForgetsWhatIsHeld(t *testing.T) {
 	b := startBroker(t)
 	b.settleGrants(nil)
 	client := newClient(t, b.target)
-	b.scriptConsume(frames(leased("token-of-a-1", shortLease/4, "a-1")))
+	arrived := b.scriptArrivals(leased("token-of-a-1", shortLease*3/4, "a-1"))
 	gone := consume(t, client)
-	b.waitForCalls("Consume", 1)
+	arrived(client)
 	check(t, gone.Close())
 	equal(t, "given back", released(t, b), "a-1")
 	b.scriptConsume(frames(leased("b", shortLease, "b-1")))

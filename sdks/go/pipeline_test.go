@@ -263,19 +263,21 @@ func TestABrokerWithoutPipelinesIsAskedOnce(t *testing.T) {
 
 func TestAnswerThatComesTooLateIsDropped(t *testing.T) {
 	b := startBroker(t)
-	gate := make(chan struct{})
+	taken, gate := make(chan struct{}), make(chan struct{})
 	b.scriptPipelines(func(stream grpc.ServerStream) error {
 		request, err := takenFrom(stream)
 		check(t, err)
+		close(taken)
 		<-gate
 		check(t, stream.SendMsg(stored(request)))
 		return echo(stream)
 	})
 	client := newClient(t, b.target)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := client.Enqueue(ctx, "orders", nil, []byte("late"))
-	wantKind(t, err, fila.ErrDeadlineExceeded)
+	ctx := newExpiring(t)
+	late := enqueueing(ctx, client, "late")
+	<-taken
+	ctx.expire()
+	wantKind(t, (<-late).err, fila.ErrDeadlineExceeded)
 	behind := enqueueing(t.Context(), client, "behind")
 	close(gate)
 	found := <-behind
@@ -285,6 +287,7 @@ func TestAnswerThatComesTooLateIsDropped(t *testing.T) {
 }
 
 func TestStuckStreamIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	b := startBroker(t)
 	gate, ended := make(chan struct{}), make(chan struct{})
 	b.scriptPipelines(func(stream grpc.ServerStream) error {
@@ -301,7 +304,8 @@ func TestStuckStreamIsLeftBehind(t *testing.T) {
 	fila.SetStallTime(client, 50*time.Millisecond)
 	patient := enqueueing(t.Context(), client, "patient")
 	b.waitForCalls("Pipeline", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	// Time enough to begin, however busy the machine.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := client.EnqueueMany(ctx, []fila.EnqueueMessage{{Queue: "orders"}})
 	check(t, err)

@@ -171,9 +171,11 @@ func TestWhatWaitsToBeSentIsBounded(t *testing.T) {
 	// What is under way counts no more.
 	large := strings.Repeat("x", 600)
 	calls = append(calls, waiting(t, client, t.Context(), large)...)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	failure := wantKind(t, (<-enqueueing(ctx, client, large)).err, fila.ErrDeadlineExceeded)
+	ctx := newExpiring(t)
+	late := enqueueing(ctx, client, large)
+	eventually(t, "it is outside", func() bool { return fila.OutsideTheRoom(client) == 1 })
+	ctx.expire()
+	failure := wantKind(t, (<-late).err, fila.ErrDeadlineExceeded)
 	if !strings.Contains(failure.Message, "not sent") {
 		t.Fatalf("the text does not say that nothing was sent: %s", failure.Message)
 	}

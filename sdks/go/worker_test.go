@@ -314,11 +314,10 @@ func TestWorkerEndsWithWhatEndsItsConsumerAfterItsHandlers(t *testing.T) {
 }
 
 func TestWorkerWaitsForABrokerThatIsNotThereYet(t *testing.T) {
-	b := startBroker(t)
-	b.stop()
-	client := newClient(t, b.target, quick)
+	address := freeAddress(t)
+	client := newClient(t, address, quick)
 	worker := work(t, client, func(context.Context, *fila.ConsumeMessage) error { return nil })
-	startBrokerAt(t, b.target, frames(frame("m-1")))
+	startBrokerAt(t, address, frames(frame("m-1")))
 	worker.waitFor(t, "m-1", "acked")
 }
 

@@ -42,12 +42,21 @@ const CALLS = {
 };
 
 export class ScriptedBroker {
-  /** Starts one; with a test's context it is stopped when the test ends. */
+  /**
+   * Starts one, which is stopped when the test ends. It has its scripts before it listens: a client
+   * may be waiting for its port.
+   */
   static async start(
     context,
-    { port = 0, credentials = ServerCredentials.createInsecure(), hasPipelines = true } = {},
+    {
+      port = 0,
+      credentials = ServerCredentials.createInsecure(),
+      hasPipelines = true,
+      scripts = {},
+    } = {},
   ) {
     const broker = new ScriptedBroker(credentials, hasPipelines);
+    Object.assign(broker.scripts, scripts);
     broker.listener.listen(port, "127.0.0.1");
     await once(broker.listener, "listening");
     broker.port = broker.listener.address().port;
@@ -281,6 +290,31 @@ export class Gate {
       return answer(request, call);
     });
   }
+}
+
+let nextPort = 20_000 + Math.floor(Math.random() * 12_000);
+
+/**
+ * A port where nobody listens, for brokers that come later or again. No other test is given it, and
+ * no connection: of the ephemeral range, whoever listens on port 0 could take it meanwhile, and a
+ * client that tries to connect there may find itself.
+ */
+export async function freePort() {
+  for (;;) {
+    nextPort = nextPort < 32_000 ? nextPort + 1 : 20_000;
+    const probe = createServer();
+    const isFree = await new Promise((resolve) => {
+      probe.once("error", () => resolve(false));
+      probe.listen(nextPort, "127.0.0.1", () => probe.close(() => resolve(true)));
+    });
+    if (isFree) return nextPort;
+  }
+}
+
+/** Waits for what the broker has sent: what is answered later arrives later. */
+export async function arrived(broker, client) {
+  broker.script("GetConfig", () => ({}));
+  await client.getConfig("unknown");
 }
 
 /** Polls until it is so. */

@@ -161,7 +161,8 @@ test("a call that was sent and not answered says so", async (context) => {
   const { broker, client } = await start(context);
   const gate = new Gate(broker);
   const [hasty, patient] = [
-    enqueue(client, "hasty", { timeoutMs: 100 }),
+    // Long enough to be sent, however busy the machine.
+    enqueue(client, "hasty", { timeoutMs: 2_000 }),
     enqueue(client, "patient", { timeoutMs: 60_000 }),
   ];
   await assert.rejects(hasty, /the outcome is unknown/);

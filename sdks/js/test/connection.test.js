@@ -19,7 +19,7 @@ import {
 
 import { channelOptions } from "../dist/esm/connection.js";
 import { Backoff } from "../dist/esm/options.js";
-import { Gate, ScriptedBroker, frame, framesThenIdle, message } from "./broker.js";
+import { Gate, ScriptedBroker, frame, framesThenIdle, freePort, message } from "./broker.js";
 import { refuse, status, until } from "./broker.js";
 
 const KEY = "fk_0123456789.secret~key";
@@ -124,8 +124,8 @@ test("a signal has one listener, and none once its calls are over", async (conte
 });
 
 test("nobody there is unavailable", async (context) => {
-  const { broker, client } = await start(context);
-  broker.stop();
+  const client = new Client(`127.0.0.1:${await freePort()}`);
+  context.after(() => client.close());
   await assert.rejects(client.enqueue("orders"), (error) => {
     assert.ok(error instanceof UnavailableError, error.stack);
     return error.retryable;

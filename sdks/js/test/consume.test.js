@@ -9,6 +9,7 @@ import { Client, LeaseExpiredError, PermissionDeniedError, QueueNotFoundError } 
 
 import {
   ScriptedBroker,
+  arrived,
   frame,
   framesThenIdle,
   idle,
@@ -248,6 +249,7 @@ test("leaving the loop ends the stream and gives back what nobody has seen", asy
   const consumer = client.consume("orders");
   for await (const found of consumer) {
     assert.equal(found.id, "a");
+    await arrived(broker, client);
     break;
   }
   assert.deepEqual(released(broker), ["b", "c", "d"]);

@@ -20,7 +20,8 @@ import {
 } from "./broker.js";
 
 // Half of it is time enough for a request, on a machine that is busy with other things, too.
-const LEASE_MS = 3_000;
+// Half of it is enough for a machine that is busy.
+const LEASE_MS = 4_000;
 
 async function start(context, options = {}) {
   const broker = await ScriptedBroker.start(context, options);
@@ -60,14 +61,14 @@ test("frames of which something waits are extended by one request", async (conte
   );
   const consumer = client.consume("orders");
   assert.equal(await nextId(consumer), "a");
-  await until(() => extended(broker).length === 2, "the second extension");
+  await until(() => extended(broker).length >= 2, "the second extension");
   const all = ["t-1", "t-2", "t-3"].map((token) => ["orders", token, LEASE_MS]);
   assert.deepEqual(extended(broker), [all, all]);
   const { value } = await consumer.next();
   assert.equal(value.id, "b");
   assert.deepEqual(value.leaseExpiresAt, END);
   // Nothing is held of the first any more.
-  await until(() => extended(broker).length === 3, "the third extension");
+  await until(() => extended(broker).length >= 3, "the third extension");
   assert.deepEqual(extended(broker)[2], all.slice(1));
 });
 
@@ -75,11 +76,13 @@ test("leases of several consumers of a client go together", async (context) => {
   const { broker, client } = await start(context);
   broker.script("SettleGrants", settled);
   broker.script("Consume", async function* ({ queue }, call) {
+    // What arrives together is due together.
+    await until(() => broker.calls("Consume").length === 2, "both streams");
     yield leased(`t-${queue}`, LEASE_MS, "a", "b");
     await idle(call);
   });
   await Promise.all([client.consume("orders").next(), client.consume("bills").next()]);
-  await until(() => extended(broker).length === 1, "the extension");
+  await until(() => extended(broker).length >= 1, "the extension");
   assert.deepEqual(extended(broker)[0].map(([, token]) => token).sort(), ["t-bills", "t-orders"]);
 });
 
@@ -119,7 +122,7 @@ test("a frame that was refused is lost, and others are not", async (context) => 
   broker.script("Consume", framesThenIdle(...frames));
   const consumer = client.consume("orders");
   assert.equal(await nextId(consumer), "a");
-  await until(() => extended(broker).length === 2, "the second extension");
+  await until(() => extended(broker).length >= 2, "the second extension");
   assert.deepEqual(extended(broker)[1], [["orders", "t-2", LEASE_MS]]);
   assert.deepEqual([await nextId(consumer), await nextId(consumer)], ["c", "d"]);
 });
@@ -135,7 +138,7 @@ test("a broker that is away is asked again until the lease ends", async (context
   broker.script("Consume", framesThenIdle(leased("t", LEASE_MS, "a", "b")));
   const consumer = client.consume("orders");
   assert.equal(await nextId(consumer), "a");
-  await until(() => attempts === 4, "an extension after one that succeeded");
+  await until(() => attempts >= 4, "an extension after one that succeeded");
   assert.equal(await nextId(consumer), "b");
 });
 
@@ -160,8 +163,8 @@ for (const hasPipelines of [true, false]) {
           return messageId;
         }),
       );
-    await until(() => named().length === 2, "the second extension");
-    assert.deepEqual(named(), [["b", "c", "d"], ["b", "d"]]);
+    await until(() => named().length >= 2, "the second extension");
+    assert.deepEqual(named().slice(0, 2), [["b", "c", "d"], ["b", "d"]]);
     assert.deepEqual([await nextId(consumer), await nextId(consumer)], ["b", "d"]);
     // Through the pipeline, and then as the call that it stands for.
     assert.equal(broker.calls("SettleGrants").length, hasPipelines ? 2 : 1);
@@ -175,7 +178,7 @@ test("an end that the application has chosen is not overruled", async (context) 
   const consumer = client.consume("orders");
   const { value } = await consumer.next();
   await value.extend(600_000);
-  await until(() => broker.calls("ExtendLease").length === 2, "the extension of the others");
+  await until(() => broker.calls("ExtendLease").length >= 2, "the extension of the others");
   const [, { extensions }] = broker.requests("ExtendLease");
   assert.deepEqual(extensions.map(({ messageId }) => messageId), ["b", "c"]);
   assert.deepEqual(extended(broker), []);

@@ -154,7 +154,7 @@ test("only UNAVAILABLE is tried again", async (context) => {
 test("attempts end with the deadline, with the error of the last one", async (context) => {
   const { broker, client } = await start(context);
   broker.script("EnqueueBatch", refuse(status.UNAVAILABLE, "away"));
-  const options = { idempotencyKey: "k", timeoutMs: 300 };
+  const options = { idempotencyKey: "k", timeoutMs: 3_000 };
   const error = await client.enqueue("orders", null, null, options).catch((found) => found);
   assert.ok(error.retryable, error.stack);
   assert.ok(broker.seen.length > 1);

@@ -11,7 +11,16 @@ import { Client, UnavailableError } from "@fila/client";
 
 import { Reconnect } from "../dist/esm/consumer.js";
 import { Backoff } from "../dist/esm/options.js";
-import { ScriptedBroker, frame, framesThenIdle, idle, refusal, status, until } from "./broker.js";
+import {
+  ScriptedBroker,
+  frame,
+  framesThenIdle,
+  freePort,
+  idle,
+  refusal,
+  status,
+  until,
+} from "./broker.js";
 
 const QUICK = { initialMs: 20, maximumMs: 100 };
 
@@ -47,28 +56,26 @@ for (const [ending, error] of [
 }
 
 test("a consumer and a client survive a broker restart", async (context) => {
-  const first = await ScriptedBroker.start(context);
-  first.script("Consume", framesThenIdle(frame("before")));
+  const port = await freePort();
+  const having = (id) => ({ port, scripts: { Consume: framesThenIdle(frame(id)) } });
+  const first = await ScriptedBroker.start(context, having("before"));
   const client = connect(context, first.target);
   const consumer = client.consume("orders");
   assert.equal(await nextId(consumer), "before");
   const after = nextId(consumer);
   first.stop();
   await sleep(300); // Longer than every backoff, so that attempts fail in between.
-  const second = await ScriptedBroker.start(context, { port: first.port });
-  second.script("Consume", framesThenIdle(frame("after")));
+  await ScriptedBroker.start(context, having("after"));
   assert.equal(await after, "after");
   const options = { idempotencyKey: "k" };
   assert.match(await client.enqueue("orders", null, Buffer.from("x"), options), /^x#/);
 });
 
 test("a consumer may be opened before the broker", async (context) => {
-  const gone = await ScriptedBroker.start(context);
-  gone.stop();
-  const next = nextId(connect(context, gone.target).consume("orders"));
+  const port = await freePort();
+  const next = nextId(connect(context, `127.0.0.1:${port}`).consume("orders"));
   await sleep(300);
-  const broker = await ScriptedBroker.start(context, { port: gone.port });
-  broker.script("Consume", framesThenIdle(frame("a")));
+  await ScriptedBroker.start(context, { port, scripts: { Consume: framesThenIdle(frame("a")) } });
   assert.equal(await next, "a");
 });
 
@@ -126,10 +133,8 @@ test("a stream that was let in is found before its first message", async (contex
 });
 
 test("a consumer on a wrong address says so", async (context) => {
-  const gone = await ScriptedBroker.start(context);
-  gone.stop();
   const found = warnings(context);
-  void nextId(connect(context, gone.target).consume("orders"));
+  void nextId(connect(context, `127.0.0.1:${await freePort()}`).consume("orders"));
   await until(() => found.length > 0, "the warning");
   await sleep(300);
   assert.equal(found.length, 1);
@@ -178,10 +183,9 @@ test("attempts are never hot", async (context) => {
 });
 
 test("close ends an iteration that waits to reconnect", async (context) => {
-  const gone = await ScriptedBroker.start(context);
-  gone.stop();
   const backoff = { initialMs: 600_000, maximumMs: 600_000 };
-  const consumer = connect(context, gone.target, { backoff }).consume("orders");
+  const target = `127.0.0.1:${await freePort()}`;
+  const consumer = connect(context, target, { backoff }).consume("orders");
   const ended = nextId(consumer);
   await sleep(200);
   await consumer.close();

@@ -89,7 +89,7 @@ test("attempts end with the deadline", async (context) => {
   broker.script("AckBatch", () => {
     throw refusal(status.UNAVAILABLE, "away");
   });
-  const ended = client.ack("orders", "m", { leaseToken: "t", timeoutMs: 300 });
+  const ended = client.ack("orders", "m", { leaseToken: "t", timeoutMs: 3_000 });
   // The deadline comes between attempts, or in the middle of one.
   await assert.rejects(ended, (error) => error instanceof FilaError && error.retryable);
   assert.ok(broker.calls("AckBatch").length > 1);

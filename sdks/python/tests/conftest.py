@@ -7,6 +7,8 @@ for, and one that answers nonsense fails the test that wrote it, not one that ru
 """
 
 import itertools
+import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -183,6 +185,22 @@ def refuse(code: grpc.StatusCode, text: str = "", reason: str | None = None) -> 
     return answer
 
 
+def free_port() -> int:
+    """A port where nobody listens, for brokers that come later or again.
+
+    No connection is given it: of the ephemeral range, whoever listens on port 0 could take it
+    meanwhile, and a client that tries to connect there may find itself.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 @pytest.fixture
 def wire() -> SimpleNamespace:
     """What tests build answers and scripts from."""
@@ -191,6 +209,7 @@ def wire() -> SimpleNamespace:
         frame=frame,
         idle=idle,
         refuse=refuse,
+        free_port=free_port,
         certs=CERTS,
         patience_s=PATIENCE_S,
     )

@@ -90,11 +90,9 @@ def test_a_deadline_that_has_passed_is_exceeded(broker, client):
     assert broker.seen == []
 
 
-def test_nobody_there_is_unavailable_and_not_a_matter_of_time(start_broker):
-    gone = start_broker()
-    gone.stop()
+def test_nobody_there_is_unavailable_and_not_a_matter_of_time(wire):
     with (
-        fila.Client(gone.target, timeout=60) as client,
+        fila.Client(f"127.0.0.1:{wire.free_port()}", timeout=60) as client,
         pytest.raises(fila.UnavailableError) as caught,
     ):
         client.enqueue("orders")

@@ -184,7 +184,7 @@ def test_a_stream_that_ends_is_opened_again(broker, wire, ending, caplog):
 
 
 def test_a_consumer_survives_a_broker_restart(start_broker, wire):
-    first = start_broker()
+    first = start_broker(port=wire.free_port())
     first.script("Consume", frames_then_idle(wire, wire.frame("before")))
     with (
         fila.Client(first.target, backoff=QUICK) as client,
@@ -205,7 +205,7 @@ def test_a_consumer_survives_a_broker_restart(start_broker, wire):
 
 @pytest.mark.asyncio
 async def test_an_async_consumer_survives_a_broker_restart(start_broker, wire):
-    first = start_broker()
+    first = start_broker(port=wire.free_port())
     first.script("Consume", frames_then_idle(wire, wire.frame("before")))
     async with (
         fila.AsyncClient(first.target, backoff=QUICK) as client,
@@ -222,14 +222,13 @@ async def test_an_async_consumer_survives_a_broker_restart(start_broker, wire):
 
 
 def test_a_consumer_may_be_opened_before_the_broker(start_broker, wire):
-    port = start_broker()
-    port.stop()
+    port = wire.free_port()
     with (
-        fila.Client(port.target, backoff=QUICK) as client,
+        fila.Client(f"127.0.0.1:{port}", backoff=QUICK) as client,
         client.consume("orders") as consumer,
     ):
         scripts = {"Consume": frames_then_idle(wire, wire.frame("a"))}
-        timer = threading.Timer(0.3, start_broker, kwargs={"port": port.port, "scripts": scripts})
+        timer = threading.Timer(0.3, start_broker, kwargs={"port": port, "scripts": scripts})
         timer.start()
         assert next(consumer).id == "a"
         timer.join()
@@ -298,7 +297,7 @@ def test_close_from_another_thread_ends_a_blocked_iteration(broker, client, wire
 
 def test_close_ends_an_iteration_that_waits_to_reconnect(start_broker, wire, monkeypatch):
     monkeypatch.setattr("random.random", lambda: 1.0)
-    gone = start_broker()
+    gone = start_broker(port=wire.free_port())
     gone.stop()
     forever = 2 * wire.patience_s
     with fila.Client(gone.target, backoff=fila.Backoff(forever, forever)) as client:
@@ -313,7 +312,7 @@ def test_close_ends_an_iteration_that_waits_to_reconnect(start_broker, wire, mon
 
 @pytest.mark.parametrize("state", ["reading", "waiting-for-the-broker"])
 def test_closing_the_client_ends_its_consumers_cleanly(start_broker, wire, state):
-    broker = start_broker()
+    broker = start_broker(port=wire.free_port())
     broker.script("Consume", frames_then_idle(wire))
     if state != "reading":
         broker.stop()

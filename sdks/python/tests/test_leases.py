@@ -15,6 +15,8 @@ from fila._leases import Frame
 from fila.v1 import messages_pb2, service_pb2
 
 REASON = messages_pb2.ErrorReason
+# Half of it is enough for a machine that is busy.
+LEASE_MS = 4_000
 
 
 def leased(wire, token, ms, *ids):
@@ -58,19 +60,19 @@ def extensions(broker, token):
 
 
 def test_what_is_held_is_extended_for_as_long_again(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a", "b"))
     extend(broker)
     with client.consume("orders") as consumer:
         assert next(consumer).id == "a"
         broker.wait_for(lambda: len(extensions(broker, "t")) >= 3)
         assert next(consumer).id == "b"  # long after its first lease ended
     first = extensions(broker, "t")[0]
-    assert (first.queue, first.extend.extend_ms, first.expected_messages) == ("orders", 1_500, 0)
+    assert (first.queue, first.extend.extend_ms, first.expected_messages) == ("orders", LEASE_MS, 0)
 
 
 @pytest.mark.asyncio
 async def test_an_async_consumer_extends_what_it_holds(broker, wire):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a", "b"))
     extend(broker)
     async with fila.AsyncClient(broker.target) as client, client.consume("orders") as consumer:
         assert (await anext(consumer)).id == "a"
@@ -79,16 +81,16 @@ async def test_an_async_consumer_extends_what_it_holds(broker, wire):
 
 
 def test_what_was_handed_out_is_the_applications_own(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a"), leased(wire, "u", 1_500, "b", "c"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a"), leased(wire, "u", LEASE_MS, "b", "c"))
     extend(broker)
     with client.consume("orders") as consumer:
         assert [next(consumer).id, next(consumer).id] == ["a", "b"]
-        broker.wait_for(lambda: len(extensions(broker, "u")) >= 3)
+        broker.wait_for(lambda: len(extensions(broker, "u")) >= 2)
     assert len(extensions(broker, "t")) <= 1  # while it was the first of what is held
 
 
 def test_frames_that_are_due_together_travel_in_one_request(broker, client, wire):
-    frames = [leased(wire, f"t{n}", 2_000, f"a{n}", f"b{n}") for n in range(5)]
+    frames = [leased(wire, f"t{n}", LEASE_MS, f"a{n}", f"b{n}") for n in range(5)]
     deliver(broker, wire, *frames)
     extend(broker)
     with client.consume("orders") as consumer:
@@ -100,20 +102,21 @@ def test_frames_that_are_due_together_travel_in_one_request(broker, client, wire
 def test_leases_are_not_extended_unless_wanted_and_what_ended_is_dropped(
     broker, client, wire, caplog
 ):
-    deliver(broker, wire, leased(wire, "t", 300, "a", "b", "c"), leased(wire, "u", 60_000, "d"))
+    deliver(broker, wire, leased(wire, "t", 2_000, "a", "b", "c"), leased(wire, "u", 60_000, "d"))
     with (
         caplog.at_level(logging.DEBUG, "fila"),
         client.consume("orders", extend_leases=False) as consumer,
     ):
         assert next(consumer).id == "a"
-        time.sleep(0.4)
+        time.sleep(2.1)
         assert next(consumer).id == "d"
     assert broker.calls("SettleGrants") == []
     assert "2 messages of queue 'orders' were dropped: its lease ended" in caplog.text
 
 
 def test_nothing_of_a_frame_that_was_lost_is_handed_out(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b"), leased(wire, "u", 1_500, "c", "d"))
+    lost, kept = leased(wire, "t", LEASE_MS, "a", "b"), leased(wire, "u", LEASE_MS, "c", "d")
+    deliver(broker, wire, lost, kept)
     extend(broker, t=REASON.ERROR_REASON_LEASE_EXPIRED)
     with client.consume("orders") as consumer:
         assert next(consumer).id == "a"
@@ -123,7 +126,7 @@ def test_nothing_of_a_frame_that_was_lost_is_handed_out(broker, client, wire):
 
 
 def test_a_broker_that_is_away_is_asked_again(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 4_000, "a", "b"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a", "b"))
     extend(broker)
     answer = broker.scripts["SettleGrants"]
 
@@ -140,7 +143,7 @@ def test_a_broker_that_is_away_is_asked_again(broker, client, wire):
 
 
 def test_a_broker_that_knows_no_grants_is_told_each_message(broker, client, wire):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a", "b", "c"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a", "b", "c"))
     broker.script("SettleGrants", wire.refuse(grpc.StatusCode.UNIMPLEMENTED, "what?"))
 
     def answer(request, context):
@@ -163,11 +166,11 @@ def test_a_broker_that_knows_no_grants_is_told_each_message(broker, client, wire
 
 @pytest.mark.parametrize("flavour", ["threads", "tasks"])
 def test_a_worker_extends_what_is_being_handled(broker, wire, flavour):
-    deliver(broker, wire, leased(wire, "t", 1_500, "a"))
+    deliver(broker, wire, leased(wire, "t", LEASE_MS, "a"))
     extend(broker)
 
     def is_kept():
-        return len(extensions(broker, "t")) >= 3
+        return len(extensions(broker, "t")) >= 2
 
     if flavour == "threads":
         with fila.Client(broker.target) as client:
@@ -216,7 +219,7 @@ def test_many_threads_share_a_consumer_and_each_message_goes_to_one(broker, clie
 
 
 def test_a_lost_stream_and_its_return_are_one_line_each(start_broker, wire, caplog):
-    first = start_broker()
+    first = start_broker(port=wire.free_port())
     first.stop()
     scripts = {}
 

@@ -129,7 +129,7 @@ RSpec.describe "Coalescing" do
     held = fill_slots
     patient = Array.new(3) { in_thread { client.enqueue("orders", "patient") } }
     wait_for_waiting(3)
-    expect { client.enqueue("orders", "hasty", timeout: 0.1) }
+    expect { client.enqueue("orders", "hasty", timeout: 1) }
       .to raise_error(Fila::DeadlineExceededError, /was not sent/)
     gate.open
     expect(patient.map(&:value)).to all(start_with("patient"))

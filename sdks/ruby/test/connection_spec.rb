@@ -59,7 +59,7 @@ RSpec.describe Fila::Client do
     end
 
     it "does not hold up the news that nobody is there" do
-      broker.stop
+      client = open_client("127.0.0.1:#{free_port}")
       expect { client.enqueue("orders", timeout: 600) }
         .to raise_error(Fila::UnavailableError) { |error| expect(error).to be_retryable }
     end
@@ -239,8 +239,8 @@ RSpec.describe Fila::Client do
     end
 
     it "ends a call that waits to be sent again" do
-      broker.stop
-      client = open_client(backoff: Fila::Backoff.new(initial: 300, maximum: 300), timeout: 600)
+      backoff = Fila::Backoff.new(initial: 300, maximum: 300)
+      client = open_client("127.0.0.1:#{free_port}", backoff:, timeout: 600)
       call = in_thread { client.list_queues }
       eventually("a waiting call") { call.status == "sleep" }
       client.close

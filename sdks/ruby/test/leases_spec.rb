@@ -78,7 +78,7 @@ RSpec.describe "leases" do
 
   it "extends by itself, again and again, what would have ended" do
     prolong
-    consumer = open_consumer(leased_frame("a", "b", seconds: 2))
+    consumer = open_consumer(leased_frame("a", "b", seconds: 4))
     eventually("extensions") { extensions.length >= 3 }
     expect(consumer.first(2).map(&:id)).to eq %w[a b]
   end
@@ -155,7 +155,7 @@ RSpec.describe "leases" do
 
   it "stops asking when the lease has ended" do
     broker.script("SettleGrants") { |_| refuse(:UNAVAILABLE, "away") }
-    consumer = open_consumer(leased_frame("a", seconds: 0.5))
+    consumer = open_consumer(leased_frame("a", seconds: 2))
     eventually("nothing that is kept") { kept.empty? }
     expect(consumer.pop(timeout: 0)).to be_nil
   end

@@ -3,6 +3,7 @@
 
 # Loads the SDK and gives every example a scripted broker, a client of it and a quiet log.
 
+require "socket"
 require "stringio"
 require "timeout"
 
@@ -17,6 +18,7 @@ module Support
   # Everything is soon; only a defect takes this long.
   PATIENCE_S = 20
   QUICK = Fila::Backoff.new(initial: 0.02, maximum: 0.1)
+  PORTS = (20_000...32_000).to_a.shuffle.cycle
   CERTS = File.join(__dir__, "certs")
 
   def eventually(what = "it")
@@ -36,6 +38,17 @@ module Support
 
   def brokers
     @brokers ||= []
+  end
+
+  # A port where nobody listens, for brokers that come later or again. No other example is given
+  # it, and no connection: of the ephemeral range, whoever listens on port 0 could take it
+  # meanwhile, and a client that tries to connect there may find itself.
+  def free_port
+    port = PORTS.next
+    TCPServer.new("127.0.0.1", port).close
+    port
+  rescue Errno::EADDRINUSE
+    retry
   end
 
   # A client that is closed when the example ends.

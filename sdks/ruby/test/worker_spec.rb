@@ -266,10 +266,10 @@ RSpec.describe Fila::Worker do
   end
 
   it "keeps the leases of what is being handled" do
-    start(leased_frame("a", "b", seconds: 1), concurrency: 1) { gate.pass }
+    start(leased_frame("a", "b", seconds: 4), concurrency: 1) { gate.pass }
     gate.wait_for_requests(1)
     eventually("extensions") do
-      broker.calls("SettleGrants").count { |call| call.request.settlements[0]["extend"] } >= 4
+      broker.calls("SettleGrants").count { |call| call.request.settlements[0]["extend"] } >= 3
     end
     gate.open
     told(2)
@@ -279,11 +279,12 @@ RSpec.describe Fila::Worker do
   end
 
   it "gives up on a handler that is too slow, which keeps its place" do
-    start(frame("a"), frame("b"), concurrency: 1, handler_timeout: 0.05) do |message|
+    # Even on a busy machine a handler that just returns does so within this time.
+    start(frame("a"), frame("b"), concurrency: 1, handler_timeout: 2) do |message|
       message.id == "a" && gate.pass
     end
     expect(told(2)).to eq [[:timed_out, "a"], [:nacked, "a"]]
-    expect(nacks.map(&:error)).to eq ["handler timed out after 0.05 s"]
+    expect(nacks.map(&:error)).to eq ["handler timed out after 2 s"]
     expect(@worker.instance_variable_get(:@running).size).to eq 1
     gate.open
     eventually("the other message") { acked == ["b"] }
@@ -400,7 +401,7 @@ RSpec.describe Fila::Worker do
         trap("TERM") { puts "mine" }
         worker = client.worker("orders", concurrency: 1) do |message|
           Process.kill("TERM", Process.pid)
-          sleep 0.1
+          sleep 0.01 until worker.instance_variable_get(:@feed).closed?
           puts message.id
         end
         worker.run
@@ -416,10 +417,10 @@ RSpec.describe Fila::Worker do
     it "ends its grace at the second signal" do
       output, errors, status = run(<<~RUBY)
         worker = client.worker("orders", concurrency: 1, grace: 600) do
-          2.times do
-            Process.kill("INT", Process.pid)
-            sleep 0.2
-          end
+          Process.kill("INT", Process.pid)
+          # Two at once might count as one.
+          sleep 0.01 until worker.inspect.end_with?("stopping>")
+          Process.kill("INT", Process.pid)
           sleep
         end
         worker.run

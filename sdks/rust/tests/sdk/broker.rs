@@ -10,15 +10,16 @@ mod service;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use fila::Client;
 use prost::Message;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
@@ -102,7 +103,12 @@ pub struct Broker {
 impl Broker {
     /// Answers enqueues, acks and nacks with success, and other calls as scripted.
     pub fn start() -> Self {
-        Self::on_port(0, None)
+        Self::on_port(0, |_| {})
+    }
+
+    /// With scripts from the start: a client may be waiting for its port.
+    pub fn on_port(port: u16, script: impl FnOnce(&Self)) -> Self {
+        Self::serving(port, Server::builder(), script)
     }
 
     pub fn with_tls(is_mutual: bool) -> Self {
@@ -111,34 +117,31 @@ impl Broker {
         if is_mutual {
             tls = tls.client_ca_root(Certificate::from_pem(cert("ca.pem")));
         }
-        Self::on_port(0, Some(tls))
+        let server = Server::builder().tls_config(tls).expect("good certificates");
+        Self::serving(0, server, |_| {})
     }
 
-    pub fn on_port(port: u16, tls: Option<ServerTlsConfig>) -> Self {
+    fn serving(port: u16, server: Server, script: impl FnOnce(&Self)) -> Self {
+        let listener = bind(port);
+        let port = listener.local_addr().expect("an address").port();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
-        let inner = Arc::new(Inner::default());
-        let scripted = Scripted(Arc::clone(&inner));
-        let (bound, address) = std::sync::mpsc::channel();
-        runtime.spawn(async move {
-            let listener = bind(port).await;
-            let _ = bound.send(listener.local_addr().expect("an address").port());
-            let mut server = Server::builder();
-            if let Some(tls) = tls {
-                server = server.tls_config(tls).expect("good certificates");
-            }
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            server.serve_with_incoming(scripted, incoming).await
-        });
-        let port = address.recv_timeout(PATIENCE).expect("the broker did not start");
-        let broker = Self { port, inner, runtime: Some(runtime) };
+        let handle = runtime.handle().clone();
+        let broker = Self { port, inner: Arc::default(), runtime: Some(runtime) };
         broker.on("EnqueueBatch", |seen, out| async move { out.send(&stored(&seen)) });
         for method in ["AckBatch", "NackBatch"] {
             broker.on(method, |seen, out| async move { out.send(&settled(&seen)) });
         }
+        script(&broker);
+        let scripted = Scripted(Arc::clone(&broker.inner));
+        handle.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            server.serve_with_incoming(scripted, incoming).await
+        });
         broker
     }
 
@@ -217,6 +220,13 @@ impl Broker {
             .collect()
     }
 
+    /// Waits until so many answers are with the client: when a call is answered, what the broker
+    /// sent before it on the same connection has arrived.
+    pub async fn arrived(&self, client: &Client, answers: usize) {
+        self.until(|broker| broker.taken() == answers).await;
+        client.get_config("unknown").await.unwrap_err();
+    }
+
     pub async fn until(&self, condition: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !condition(self) {
@@ -241,16 +251,33 @@ impl Drop for Broker {
     }
 }
 
-async fn bind(port: u16) -> TcpListener {
+fn bind(port: u16) -> TcpListener {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => return listener,
+        match TcpListener::bind(address) {
+            Ok(listener) => {
+                listener.set_nonblocking(true).expect("a socket");
+                return listener;
+            }
             // A broker that was stopped just now may still hold it.
             Err(error) => assert!(Instant::now() < deadline, "cannot bind {address}: {error}"),
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port where nobody listens, for brokers that come later or again. No other test is given it,
+/// and no connection: of the ephemeral range, whoever binds port 0 could take it meanwhile, and a
+/// client that tries to connect there may find another test's broker, or itself.
+pub fn free_port() -> u16 {
+    static NEXT: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new((RandomState::new().hash_one(0) % 12_000) as u16));
+    loop {
+        let port = 20_000 + NEXT.fetch_add(1, Ordering::SeqCst) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! Concurrent calls share requests; nobody's failure, deadline or departure is another's business.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fila::{Client, EnqueueMessage, ErrorKind};
@@ -102,8 +103,28 @@ async fn calls_that_pile_up_share_the_next_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_get_the_answer_that_is_theirs_with_far_fewer_requests() {
     let broker = Broker::start();
-    let client = Client::connect(broker.target()).await.unwrap();
-    let calls: Vec<_> = (0..500).map(|n| (n, enqueue(&client, &n.to_string()))).collect();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let callers = Arc::clone(&begun);
+    // A machine that is busy may run them one after the other: nothing is answered before all ask.
+    broker.on("EnqueueBatch", move |seen, out| {
+        let callers = Arc::clone(&callers);
+        async move {
+            while callers.load(Ordering::SeqCst) < 500 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            out.send(&stored(&seen));
+        }
+    });
+    let builder = Client::builder().target(broker.target()).timeout(PATIENCE);
+    let client = builder.connect().await.unwrap();
+    let call = |n: usize| {
+        let (client, begun) = (client.clone(), Arc::clone(&begun));
+        tokio::spawn(async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            client.enqueue(EnqueueMessage::new("orders", n.to_string())).await
+        })
+    };
+    let calls: Vec<_> = (0..500).map(|n| (n, call(n))).collect();
     for (n, call) in calls {
         assert_eq!(call.await.unwrap().unwrap(), format!("id-{n}"));
     }

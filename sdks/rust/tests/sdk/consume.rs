@@ -20,7 +20,12 @@ const QUICK: Backoff =
     Backoff { initial: Duration::from_millis(5), maximum: Duration::from_millis(20) };
 
 async fn quick(broker: &Broker) -> Client {
-    Client::builder().target(broker.target()).backoff(QUICK).connect_lazy().unwrap()
+    quick_at(broker.port).await
+}
+
+async fn quick_at(port: u16) -> Client {
+    let builder = Client::builder().target(format!("127.0.0.1:{port}"));
+    builder.backoff(QUICK).connect_lazy().unwrap()
 }
 
 /// These frames, then an open stream; what this returns is true once the client has left.
@@ -299,7 +304,7 @@ async fn frames_are_read_as_they_come() {
     frames_then_idle(&broker, &[&["a"], &["b"], &["c"]]);
     let client = quick(&broker).await;
     let consumer = client.consume("orders").await.unwrap();
-    broker.until(|broker| broker.taken() == 3).await;
+    broker.arrived(&client, 3).await;
     consumer.close().await;
     broker.until(|broker| broker.released() == ["a", "b", "c"]).await;
     consumer.close().await;
@@ -336,9 +341,7 @@ async fn close_ends_the_stream_and_gives_back_what_was_not_handed_out() {
     let client = quick(&broker).await;
     let consumer = client.consume("orders").await.unwrap();
     assert_eq!(next_id(&consumer).await, "a");
-    // The second frame is on its way; a machine that is busy may need a moment to deliver it.
-    broker.until(|broker| broker.taken() == 2).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    broker.arrived(&client, 2).await;
     consumer.close().await;
     // Of frames that were not read yet, too.
     broker.until(|broker| broker.released() == ["b", "c"]).await;

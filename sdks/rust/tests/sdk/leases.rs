@@ -40,15 +40,6 @@ async fn next_id(consumer: &Consumer) -> String {
     next.expect("the stream ended").expect("an error").id.clone()
 }
 
-async fn until_logged(log: &Log, text: &str) {
-    let logged = async {
-        while log.lines(text).is_empty() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(PATIENCE, logged).await.unwrap_or_else(|_| panic!("{text} was not logged"));
-}
-
 fn settlements(broker: &Broker) -> Vec<proto::GrantSettlement> {
     let calls = broker.calls("SettleGrants");
     let requests = calls.iter().map(|call| call.request::<proto::SettleGrantsRequest>());
@@ -63,7 +54,7 @@ async fn leases_are_extended_but_not_those_of_what_was_handed_out() {
     let client = Client::connect(broker.target()).await.unwrap();
     let consumer = client.consume("orders").await.unwrap();
     assert_eq!(next_id(&consumer).await, "a");
-    broker.until(|broker| settlements(broker).len() == 2).await;
+    broker.until(|broker| settlements(broker).len() >= 2).await;
     let expected = proto::GrantSettlement {
         queue: "orders".to_owned(),
         lease_token: "t".to_owned(),
@@ -71,7 +62,7 @@ async fn leases_are_extended_but_not_those_of_what_was_handed_out() {
         expected_messages: 0,
         action: Some(Action::Extend(proto::GrantExtension { extend_ms: 4_000 })),
     };
-    assert_eq!(settlements(&broker), [expected.clone(), expected]);
+    assert_eq!(settlements(&broker)[..2], [expected.clone(), expected]);
     // By now the lease that they came with has ended, and a new one has not.
     tokio::time::sleep(LEASE / 6).await;
     assert_eq!(next_id(&consumer).await, "b");
@@ -99,16 +90,13 @@ async fn frames_that_are_due_share_a_request() {
 async fn nothing_is_extended_that_nobody_holds() {
     let broker = Broker::start();
     settle_grants(&broker);
-    let short = Duration::from_millis(400);
-    let both = vec![leased("t", &["a"], short), leased("kept", &["b"], short)];
+    let both = vec![leased("t", &["a"], LEASE), leased("kept", &["b"], LEASE)];
     let _more = frames(&broker, both);
     let client = Client::connect(broker.target()).await.unwrap();
     let consumer = client.consume("orders").await.unwrap();
-    let first = timeout(PATIENCE, consumer.next()).await.unwrap().unwrap().unwrap();
-    if first.id == "a" {
-        broker.until(|broker| !settlements(broker).is_empty()).await;
-        assert!(settlements(&broker).iter().all(|it| it.lease_token == "kept"));
-    }
+    assert_eq!(next_id(&consumer).await, "a");
+    broker.until(|broker| !settlements(broker).is_empty()).await;
+    assert!(settlements(&broker).iter().all(|it| it.lease_token == "kept"));
     consumer.close().await;
 }
 
@@ -159,7 +147,7 @@ async fn a_frame_that_is_refused_is_lost() {
     let client = Client::connect(broker.target()).await.unwrap();
     let consumer = client.consume("orders").await.unwrap();
     assert_eq!(next_id(&consumer).await, "a");
-    until_logged(&log, "leases cannot be extended").await;
+    log.until("leases cannot be extended").await;
     more.send_replace("d".to_owned());
     assert_eq!(next_id(&consumer).await, "d");
     assert_eq!(settlements(&broker).len(), 1);
@@ -192,7 +180,7 @@ async fn a_broker_that_knows_no_grants_is_told_the_messages() {
     let client = Client::connect(broker.target()).await.unwrap();
     let consumer = client.consume("orders").await.unwrap();
     assert_eq!(next_id(&consumer).await, "a");
-    broker.until(|broker| broker.calls("ExtendLease").len() == 2).await;
+    broker.until(|broker| broker.calls("ExtendLease").len() >= 2).await;
     assert_eq!(broker.calls("SettleGrants").len(), 1);
     let sent: proto::ExtendLeaseRequest = broker.calls("ExtendLease")[1].request();
     let extension = |id: &str| proto::LeaseExtension {
@@ -220,7 +208,7 @@ async fn a_message_that_is_refused_ends_its_frame_without_grants_too() {
     let more = frames(&broker, vec![leased("t", &["a", "b"], LEASE)]);
     let client = Client::connect(broker.target()).await.unwrap();
     let consumer = client.consume("orders").await.unwrap();
-    until_logged(&log, "leases cannot be extended").await;
+    log.until("leases cannot be extended").await;
     more.send_replace("d".to_owned());
     assert_eq!(next_id(&consumer).await, "d");
 }

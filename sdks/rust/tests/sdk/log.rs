@@ -3,11 +3,15 @@
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
 
 use ::tracing::field::{Field, Visit};
 use ::tracing::span::{Attributes, Id, Record};
 use ::tracing::subscriber::{DefaultGuard, set_global_default};
 use ::tracing::{Event, Metadata, Subscriber};
+use tokio::time::{sleep, timeout};
+
+use crate::broker::PATIENCE;
 
 /// Lines such as `WARN consume stream was lost queue="orders"`.
 #[derive(Clone, Default)]
@@ -28,6 +32,15 @@ impl Log {
     pub fn lines(&self, text: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+
+    pub async fn until(&self, text: &str) {
+        let logged = async {
+            while self.lines(text).is_empty() {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(PATIENCE, logged).await.unwrap_or_else(|_| panic!("{text} was not logged"));
     }
 }
 

@@ -365,7 +365,7 @@ async fn close_ends_consumers_all_at_once() {
     for _ in 0..CONSUMERS {
         consumers.push(client.consume("orders").await.unwrap());
     }
-    broker.until(|broker| broker.taken() == CONSUMERS).await;
+    broker.arrived(&client, CONSUMERS).await;
     client.close().await;
     broker.until(|broker| broker.calls("NackBatch").len() == CONSUMERS).await;
     assert_eq!(log.lines("not given back"), [""; 0]);

@@ -9,9 +9,16 @@ use fila::{Backoff, Client, ErrorKind};
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::{frames_then_idle, next_id, quick};
-use crate::broker::{Broker, PATIENCE, frame, refusal};
+use super::{frames_then_idle, next_id, quick, quick_at};
+use crate::broker::{Broker, PATIENCE, frame, free_port, refusal};
 use crate::log::Log;
+
+/// Has one message, and then an open stream.
+fn sending(port: u16, id: &str) -> Broker {
+    Broker::on_port(port, |broker| {
+        frames_then_idle(broker, &[&[id]]);
+    })
+}
 
 #[tokio::test]
 async fn an_error_in_the_middle_comes_after_the_messages_before_it_and_is_final() {
@@ -56,55 +63,50 @@ async fn a_stream_that_ends_is_opened_again() {
 
 #[tokio::test]
 async fn a_consumer_survives_a_broker_restart_and_may_be_opened_before_the_broker() {
-    let mut first = Broker::start();
-    first.stop();
-    let client = quick(&first).await;
+    let port = free_port();
+    let client = quick_at(port).await;
     let consumer = client.consume("orders").await.unwrap();
     let early = timeout(Duration::from_millis(100), consumer.next()).await;
     assert!(early.is_err(), "there is nobody to send a message");
 
-    let mut second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["before"]]);
+    let mut first = sending(port, "before");
     assert_eq!(next_id(&consumer).await, "before");
-    second.stop();
-    let third = Broker::on_port(first.port, None);
-    frames_then_idle(&third, &[&["after"]]);
+    first.stop();
+    let _second = sending(port, "after");
     assert_eq!(next_id(&consumer).await, "after");
 }
 
 #[tokio::test]
 async fn the_log_says_once_that_a_stream_was_lost_and_once_that_it_is_back() {
     let (log, _guard) = Log::here();
-    let mut first = Broker::start();
-    first.stop();
-    let client = quick(&first).await;
-    let consumer = client.consume("orders").await.unwrap();
-    let early = timeout(Duration::from_millis(200), consumer.next()).await;
-    assert!(early.is_err(), "there is nobody to send a message");
-    let mut second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["a"]]);
-    assert_eq!(next_id(&consumer).await, "a");
     let (lost, back) = ("WARN consume stream was lost", "INFO consume stream is there again");
+    let port = free_port();
+    let client = quick_at(port).await;
+    let consumer = client.consume("orders").await.unwrap();
+    log.until(lost).await;
+    let early = timeout(Duration::from_millis(100), consumer.next()).await;
+    assert!(early.is_err(), "there is nobody to send a message");
+    let mut first = sending(port, "a");
+    assert_eq!(next_id(&consumer).await, "a");
     assert_eq!((log.lines(lost).len(), log.lines(back).len()), (1, 1));
     assert!(log.lines(lost)[0].contains("refused"), "{:?}", log.lines(lost));
-    second.stop();
-    let third = Broker::on_port(first.port, None);
-    frames_then_idle(&third, &[&["b"]]);
+    first.stop();
+    let _second = sending(port, "b");
     assert_eq!(next_id(&consumer).await, "b");
     assert_eq!((log.lines(lost).len(), log.lines(back).len()), (2, 2));
 }
 
 #[tokio::test]
 async fn what_was_read_before_the_stream_was_lost_is_kept() {
-    let mut first = Broker::start();
-    frames_then_idle(&first, &[&["a", "b"], &["c"]]);
+    let mut first = Broker::on_port(free_port(), |broker| {
+        frames_then_idle(broker, &[&["a", "b"], &["c"]]);
+    });
     let client = quick(&first).await;
     let consumer = client.consume("orders").await.unwrap();
     assert_eq!(next_id(&consumer).await, "a");
     first.until(|broker| broker.taken() == 2).await;
     first.stop();
-    let second = Broker::on_port(first.port, None);
-    frames_then_idle(&second, &[&["d"]]);
+    let second = sending(first.port, "d");
     second.until(|broker| broker.taken() == 1).await;
     let mut ids = vec![next_id(&consumer).await, next_id(&consumer).await];
     if ids[1] != "d" {
@@ -130,11 +132,9 @@ async fn attempts_are_spread_and_never_hot() {
 
 #[tokio::test]
 async fn closing_the_client_ends_a_consumer_that_waits_to_reconnect() {
-    let mut gone = Broker::start();
-    gone.stop();
     let forever = Duration::from_secs(600);
     let backoff = Backoff { initial: forever, maximum: forever };
-    let builder = Client::builder().target(gone.target()).backoff(backoff);
+    let builder = Client::builder().target(format!("127.0.0.1:{}", free_port())).backoff(backoff);
     let client = builder.connect_lazy().unwrap();
     let consumer = client.consume("orders").await.unwrap();
     let waiting = tokio::spawn(async move { consumer.next().await.is_none() });

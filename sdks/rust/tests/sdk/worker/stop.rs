@@ -27,7 +27,7 @@ async fn a_stop_gives_back_what_nobody_has_seen_and_lets_handlers_finish() {
         }
     });
     let worker = Started::of(worker.concurrency(1));
-    broker.until(|broker| broker.taken() == 1).await;
+    broker.arrived(&client, 1).await;
     worker.stop.stop();
     broker.until(|broker| broker.released().len() >= 2).await;
     assert!(!worker.task.is_finished() || broker.released().len() == 3);

@@ -49,7 +49,7 @@ final class Connection {
   private volatile boolean isClosed;
   private volatile boolean hasGrants = true;
   // Acks need no disk and enqueues do, so neither should wait for the other.
-  private final Pipeline enqueues = new Pipeline(this);
+  final Pipeline enqueues = new Pipeline(this);
   private final Pipeline settlements = new Pipeline(this);
   private volatile boolean hasPipelines;
 

@@ -69,6 +69,12 @@ final class Pipeline {
     return request;
   }
 
+  boolean isOpen() {
+    synchronized (lock) {
+      return current != null;
+    }
+  }
+
   /** Lets the broker end a stream that nobody waits for, if it does in time. */
   void close(Deadline deadline) {
     Stream last;

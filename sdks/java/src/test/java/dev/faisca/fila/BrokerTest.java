@@ -4,15 +4,21 @@ package dev.faisca.fila;
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.grpc.ServerCredentials;
+import io.grpc.InsecureServerCredentials;
+import java.io.IOException;
+import java.net.BindException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -21,6 +27,8 @@ import org.junit.jupiter.api.BeforeEach;
 abstract class BrokerTest {
   /** Far more than anything here takes, so that a busy machine fails no test. */
   static final Duration PATIENCE = Duration.ofSeconds(30);
+
+  private static final AtomicInteger NEXT_PORT = new AtomicInteger(new Random().nextInt(12_000));
 
   static final Backoff QUICK = new Backoff(Duration.ofMillis(20), Duration.ofMillis(100));
 
@@ -49,8 +57,25 @@ abstract class BrokerTest {
     return resource;
   }
 
-  ScriptedBroker restarted(int port, ServerCredentials credentials) {
-    return start(new ScriptedBroker(port, credentials));
+  /** Starts another broker, which has its script before it answers anybody. */
+  ScriptedBroker startAt(int port, java.util.function.Consumer<ScriptedBroker> script) {
+    return start(new ScriptedBroker(port, InsecureServerCredentials.create(), script));
+  }
+
+  /**
+   * A port where nobody listens, for brokers that come later or again. No other test is given it,
+   * and no connection: of the ephemeral range, whoever listens on port 0 could take it meanwhile,
+   * and a client that tries to connect there may find itself.
+   */
+  static int freePort() throws IOException {
+    while (true) {
+      int port = 20_000 + Math.floorMod(NEXT_PORT.getAndIncrement(), 12_000);
+      try (ServerSocket probe = new ServerSocket(port, 1, InetAddress.getByName("127.0.0.1"))) {
+        return probe.getLocalPort();
+      } catch (BindException taken) {
+        continue;
+      }
+    }
   }
 
   void willAnswer(String method, Object answer) {

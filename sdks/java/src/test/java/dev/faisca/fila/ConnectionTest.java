@@ -294,17 +294,18 @@ class ConnectionTest extends BrokerTest {
 
   @Test
   void aBrokerThatComesBackIsFoundAtTheClientsPace() throws Exception {
-    FilaClient quick = connect(builder().backoff(QUICK));
-    int port = broker.port();
+    int port = freePort();
+    ScriptedBroker first = startAt(port, starting -> {});
+    FilaClient quick = connect(builder().target(first.target()).backoff(QUICK));
     quick.enqueue(message("x"));
-    broker.close();
+    first.close();
     // Long enough for gRPC's own waits to have grown beyond a second.
     long end = System.nanoTime() + Duration.ofSeconds(2).toNanos();
     while (System.nanoTime() < end) {
       assertThrows(UnavailableException.class, () -> quick.enqueue(message("x")));
       Thread.sleep(50);
     }
-    ScriptedBroker second = restarted(port, io.grpc.InsecureServerCredentials.create());
+    ScriptedBroker second = startAt(port, starting -> {});
     eventually(
         () -> {
           try {

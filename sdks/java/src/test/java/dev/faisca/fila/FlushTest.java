@@ -11,6 +11,7 @@ import io.grpc.Status;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -73,7 +74,8 @@ class FlushTest extends BrokerTest {
     CompletableFuture<String> first = client.enqueueAsync(message("first"));
     Future<?> flush = inThread(() -> client.flush(PATIENCE));
     gate.awaitRequests(1);
-    eventually(() -> Thread.getAllStackTraces().values().stream().anyMatch(FlushTest::isFlushing));
+    eventually(
+        () -> Thread.getAllStackTraces().entrySet().stream().anyMatch(FlushTest::isFlushing));
     Gate never = new Gate(broker, "AckBatch", ScriptedBroker::acked);
     CompletableFuture<Void> later = client.ackAsync("orders", "m", "t");
     never.awaitRequests(1);
@@ -84,8 +86,12 @@ class FlushTest extends BrokerTest {
     never.open();
   }
 
-  private static boolean isFlushing(StackTraceElement[] trace) {
-    for (StackTraceElement element : trace) {
+  /** Whether a thread waits there, and not only is on its way. */
+  private static boolean isFlushing(Map.Entry<Thread, StackTraceElement[]> thread) {
+    if (thread.getKey().getState() != Thread.State.TIMED_WAITING) {
+      return false;
+    }
+    for (StackTraceElement element : thread.getValue()) {
       if (element.getClassName().equals(Promises.class.getName())) {
         return true;
       }

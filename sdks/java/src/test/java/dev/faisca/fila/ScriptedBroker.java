@@ -104,14 +104,19 @@ final class ScriptedBroker implements AutoCloseable {
   private final int port;
 
   ScriptedBroker() {
-    this(0, InsecureServerCredentials.create());
+    this(0, InsecureServerCredentials.create(), broker -> {});
   }
 
-  ScriptedBroker(int port, ServerCredentials credentials) {
+  /** With a script before it answers anybody: a client may be waiting for its port. */
+  ScriptedBroker(
+      int port,
+      ServerCredentials credentials,
+      java.util.function.Consumer<ScriptedBroker> script) {
     respond("EnqueueBatch", this::store);
     respond("AckBatch", ScriptedBroker::acked);
     respond("NackBatch", ScriptedBroker::nacked);
     respond("SettleGrants", ScriptedBroker::settled);
+    script.accept(this);
     server =
         NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port), credentials)
             .maxInboundMessageSize(64 << 20)

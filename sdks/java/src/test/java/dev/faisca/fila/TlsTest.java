@@ -39,7 +39,7 @@ class TlsTest extends BrokerTest {
     } catch (IOException broken) {
       throw new UncheckedIOException(broken);
     }
-    return restarted(0, credentials.build());
+    return start(new ScriptedBroker(0, credentials.build(), broker -> {}));
   }
 
   private FilaClient connect(ScriptedBroker broker, TlsOptions tls) {

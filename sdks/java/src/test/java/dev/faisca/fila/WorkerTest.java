@@ -22,6 +22,9 @@ import org.junit.jupiter.api.Test;
 @SuppressWarnings("try")
 class WorkerTest extends WorkerCase {
   private static final Duration LEASE = Duration.ofSeconds(4);
+  private static final Duration HOUR = Duration.ofHours(1);
+  // Even on a busy machine a handler that just returns does so within this time.
+  private static final Duration HANDLER_TIMEOUT = Duration.ofSeconds(3);
 
   /** Lets one message be handled, and gives the nack that comes of it. */
   private NackRequest nackOf(Handler<ConsumeMessage> handler) throws Exception {
@@ -243,7 +246,7 @@ class WorkerTest extends WorkerCase {
 
   @Test
   void aBatchIsWhatIsThereAndIsAckedByOneCall() throws Exception {
-    broker.deliver(ScriptedBroker.leased("t", LEASE, "a", "b", "c"), ScriptedBroker.frame("d"));
+    broker.deliver(ScriptedBroker.leased("t", HOUR, "a", "b", "c"), ScriptedBroker.frame("d"));
     List<Integer> sizes = new CopyOnWriteArrayList<>();
     CountDownLatch open = new CountDownLatch(1);
     Worker worker =
@@ -360,12 +363,12 @@ class WorkerTest extends WorkerCase {
           }
         };
     WorkerBuilder<ConsumeMessage> builder =
-        worker(handler).concurrency(1).handlerTimeout(Duration.ofMillis(500));
+        worker(handler).concurrency(1).handlerTimeout(HANDLER_TIMEOUT);
     try (Worker worker = builder.build().start()) {
       await(interrupted);
       eventually(() -> events.size() == 3);
     }
-    assertEquals("handler timed out after 0.5 s", nacks().get(0).getError());
+    assertEquals("handler timed out after 3 s", nacks().get(0).getError());
     assertEquals(1, nacks().size());
     // The thread goes on, and its next handler is not interrupted.
     assertEquals(List.of(false, false), flags);
@@ -386,7 +389,7 @@ class WorkerTest extends WorkerCase {
           }
         };
     WorkerBuilder<ConsumeMessage> builder =
-        worker(handler).concurrency(1).handlerTimeout(Duration.ofMillis(300));
+        worker(handler).concurrency(1).handlerTimeout(HANDLER_TIMEOUT);
     try (Worker worker = builder.build().start()) {
       eventually(() -> kinds().contains("NACKED a"));
       assertEquals(1, started.get());
