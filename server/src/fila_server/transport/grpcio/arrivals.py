@@ -222,7 +222,7 @@ class Arrivals:
         slow = (it for it in self._arriving if it.looks >= _PATIENCE_LOOKS and not it.is_refused)
         slowest = max((it for it in slow if it.taken), key=lambda it: it.looks, default=None)
         if slowest is not None:
-            self._refuse(slowest, "the request takes long, and others wait for room; try again later")
+            self._refuse(slowest, "the request comes slowly and others wait; try again later")
 
     def _refuse(self, arrival: _Arrival, why: str) -> None:
         """End the call; its read ends with it. A read that is cancelled leaks what arrives late."""
