@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tools import llms
-from tools.checks import glossary, imports, manifests, markdown, python, sdks, text
+from tools.checks import (
+    glossary,
+    imports,
+    manifests,
+    markdown,
+    packages,
+    python,
+    sdks,
+    text,
+)
 from tools.checks.tree import Problem, Tree
 
 CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
@@ -21,6 +30,7 @@ CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
     markdown.check,
     glossary.check,
     manifests.check,
+    packages.check,
     sdks.check,
     llms.check,
 )
