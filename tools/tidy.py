@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tools import llms
 from tools.checks import (
+    attributes,
     glossary,
     imports,
     manifests,
@@ -25,6 +26,7 @@ from tools.checks.tree import Problem, Tree
 
 CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
     text.check,
+    attributes.check,
     python.check,
     imports.check,
     markdown.check,
