@@ -11,16 +11,28 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tools import llms
-from tools.checks import glossary, imports, manifests, markdown, python, sdks, text
+from tools.checks import (
+    attributes,
+    glossary,
+    imports,
+    manifests,
+    markdown,
+    packages,
+    python,
+    sdks,
+    text,
+)
 from tools.checks.tree import Problem, Tree
 
 CHECKS: tuple[Callable[[Tree], Iterable[Problem]], ...] = (
     text.check,
+    attributes.check,
     python.check,
     imports.check,
     markdown.check,
     glossary.check,
     manifests.check,
+    packages.check,
     sdks.check,
     llms.check,
 )

@@ -12,9 +12,15 @@ Gem::Specification.new do |spec|
   spec.authors = ["The Fila authors"]
   spec.license = "AGPL-3.0-only"
   spec.homepage = "https://github.com/faiscadev/fila"
-  spec.metadata = { "rubygems_mfa_required" => "true" }
+  spec.metadata = {
+    "source_code_uri" => "#{spec.homepage}/tree/main/sdks/ruby",
+    "documentation_uri" => "#{spec.homepage}/tree/main/docs",
+    "changelog_uri" => "#{spec.homepage}/blob/main/CHANGELOG.md",
+    "bug_tracker_uri" => "#{spec.homepage}/issues",
+    "rubygems_mfa_required" => "true"
+  }
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir.chdir(__dir__) { Dir["lib/**/*.rb", "examples/*.rb", "README.md"] }
+  spec.files = Dir.chdir(__dir__) { Dir["lib/**/*.rb", "examples/*.rb", "README.md", "LICENSE"] }
 
   spec.add_dependency "google-protobuf", ">= 3.21", "< 5"
   spec.add_dependency "grpc", ">= 1.51", "< 2"

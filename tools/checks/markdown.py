@@ -20,8 +20,10 @@ from tools.checks.tree import Problem, Tree
 DOCS_INDEX = "docs/README.md"
 README_LINES_MAX = {"README.md": 150}
 SDK_README_LINES_MAX = 250
+HOST = "https://github.com/faiscadev/fila"
 
 _SDK_README = re.compile(r"sdks/\w+/README\.md")
+_ON_HOST = re.compile(re.escape(HOST) + r"/(?:blob|tree)/main(?:/|$)")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 _NOT_IN_SLUGS = re.compile(r"[^\w\- ]")
 
@@ -109,7 +111,12 @@ def titles(path: str, text: str) -> Iterator[Problem]:
 
 
 def broken(tree: Tree, path: str, target: str) -> str | None:
-    """Return what is wrong with a link from `path`, or None. Other sites are not visited."""
+    """Return what is wrong with a link from `path`, or None. The code host shows this tree; other
+    sites are not visited.
+    """
+    on_host = _ON_HOST.match(target)
+    if on_host:
+        path, target = "", target[on_host.end() :] or "."
     if _SCHEME.match(target):
         return None
     if target.startswith("/"):

@@ -38,6 +38,15 @@ def test_a_link_leads_to_a_file_or_a_folder() -> None:
     assert "b.md does not exist" in problem.advice
 
 
+def test_a_link_to_the_tree_on_its_host_is_held_to_the_tree() -> None:
+    host = markdown.HOST
+    for good in ("/blob/main/c/b.md#b", "/tree/main/c", "/tree/main", ""):
+        assert not pages(a=f"# A\n[b]({host}{good})", c__b="# B")
+    for bad in ("blob/main/b.md", "tree/main/d", "blob/main/c/b.md#x"):
+        [problem] = pages(c__a=f"# A\n\n[b]({host}/{bad})\n", c__b="# B")
+        assert (problem.path, problem.line, problem.rule) == ("c/a.md", 3, "link")
+
+
 def test_a_link_in_code_is_no_link() -> None:
     assert not pages(a="# A\n\n`[b](b.md)`\n")
 

@@ -43,7 +43,9 @@ test("the package holds its builds and nothing of the tests", async () => {
   const report = JSON.parse(stdout);
   const [{ files }] = Array.isArray(report) ? report : Object.values(report);
   const paths = files.map((file) => file.path);
+  assert.ok(paths.includes("LICENSE"));
   assert.ok(paths.includes("dist/esm/index.js") && paths.includes("dist/cjs/index.d.ts"));
-  const strays = paths.filter((path) => !/^(dist\/|package\.json$|README\.md$)/.test(path));
+  const expected = /^(dist\/|(package\.json|README\.md|LICENSE)$)/;
+  const strays = paths.filter((path) => !expected.test(path));
   assert.deepEqual(strays, []);
 });

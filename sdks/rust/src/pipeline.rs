@@ -322,9 +322,10 @@ impl State {
     /// Gives an answer to the oldest request. False when it is not one to that.
     fn answered(&mut self, response: proto::PipelineResponse) -> bool {
         let Some(answer) = response.answer else { return false };
-        let Some(oldest) = self.pending.pop_front_if(|oldest| (oldest.is_own)(&answer)) else {
+        if !self.pending.front().is_some_and(|oldest| (oldest.is_own)(&answer)) {
             return false;
-        };
+        }
+        let Some(oldest) = self.pending.pop_front() else { return false };
         self.moved_at = Instant::now();
         self.has_answered = true;
         // A caller that has left by now does not want it.

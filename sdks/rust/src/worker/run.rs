@@ -207,6 +207,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 fn shortened(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+    let fits = |end: &usize| text.is_char_boundary(*end);
+    text.truncate((0..=ERROR_BYTES_MAX.min(text.len())).rev().find(fits).unwrap_or(0));
     text
 }
