@@ -5,9 +5,9 @@
 //! others; where there is none it is refused. A large one takes room for all of it before it is
 //! read, or half of many could be there and none could be finished. Large ones may fill a part of
 //! the budget only, so that there is always room for small ones; they wait for it in line, and one
-//! of them is always let in, whatever its size. In the line connections take turns, so one that asks
-//! for much holds nobody up; where it is full, whoever would be last gives way. Charges are given
-//! back from both threads.
+//! of them is always let in, whatever its size. In the line connections take turns, so that one
+//! which asks for much holds nobody up; where it is full, whoever would be last gives way. Nobody
+//! has to hurry for what the same connection wants. Charges are given back from both threads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,8 @@ const WAITING_MAX: usize = 32;
 pub const WAITING_OF_ONE_MAX: usize = 12;
 /// How long a request that found no room counts: those that hold room and bring nothing are cut.
 const WANTED: Duration = Duration::from_secs(1);
+/// How far small requests that are being finished may go beyond the budget, as a part of it.
+const FINISHING_SHARE: usize = 8;
 
 #[derive(Default)]
 struct Level {
@@ -35,14 +37,15 @@ struct Level {
     large: usize,              // how many of those let in are large
     waiting: VecDeque<Waiter>, // by turn
     turn: u64,                 // of who was let in last out of the line
-    wanted: Option<Instant>,   // when a request last found no room
+    // Which connections found no room last, and when: two, so that one of them is another's.
+    wanted: [Option<(Instant, u64)>; 2],
 }
 
 /// A large request in line.
 struct Waiter {
     size: usize,
     peer: u64,
-    turn: u64, // the next that its connection has not asked for yet
+    turn: u64, // after that of its connection's last one, or the next if none of it waits
     told: oneshot::Sender<()>,
 }
 
@@ -50,8 +53,8 @@ pub struct Budget {
     max: usize,
     large_max: usize,
     level: Mutex<Level>,
-    /// Whoever holds it may finish a small request that has begun, beyond the budget if need be. One
-    /// at a time: else all of them could wait for each other's bytes.
+    /// Whoever holds it may finish a small request that has begun, beyond the budget if need be:
+    /// else all could wait for each other's bytes. Several at a time, for some bring nothing more.
     pub finishing: Semaphore,
 }
 
@@ -59,6 +62,7 @@ pub struct Budget {
 pub struct Charge {
     budget: Arc<Budget>,
     size: usize,
+    peer: u64,
 }
 
 impl Budget {
@@ -67,7 +71,7 @@ impl Budget {
             max,
             large_max: max - max / SMALL_SHARE,
             level: Mutex::default(),
-            finishing: Semaphore::new(1),
+            finishing: Semaphore::new((max / FINISHING_SHARE / LARGE_BYTES).max(1)),
         })
     }
 
@@ -75,30 +79,29 @@ impl Budget {
         self.lock().taken
     }
 
-    /// Return whether a peer's request of a size would be refused now.
+    /// Return whether a peer's small request of a size would be refused now.
     pub fn is_full(&self, size: usize, peer: u64) -> bool {
         let mut level = self.lock();
-        let is_full = if size < LARGE_BYTES {
-            level.taken > 0 && level.taken + size > self.max
-        } else {
-            level.line_is_full(peer).is_some()
-        };
+        let is_full = level.taken > 0 && level.taken + size > self.max;
         if is_full {
-            level.wanted = Some(Instant::now());
+            level.want(peer);
         }
         is_full
     }
 
-    /// Return whether others want room. Whoever holds some then has to make use of it.
-    pub fn is_wanted(&self) -> bool {
-        let mut level = self.lock();
-        level.forget_who_left();
-        !level.waiting.is_empty() || level.wanted.is_some_and(|last| last.elapsed() <= WANTED)
+    /// Return whether others want room than this peer. Who holds some then has to make use of it.
+    pub fn is_wanted(&self, peer: u64) -> bool {
+        self.lock().is_wanted(|other| other != peer)
+    }
+
+    /// Return whether anybody wants room, the same peer too.
+    pub fn is_short(&self) -> bool {
+        self.lock().is_wanted(|_| true)
     }
 
     /// Return a charge of nothing, which grows with what comes of a small request.
-    pub fn nothing(self: &Arc<Self>) -> Charge {
-        self.charged(0)
+    pub fn nothing(self: &Arc<Self>, peer: u64) -> Charge {
+        self.charged(0, peer)
     }
 
     /// Take room for all of a large request. Fails when there is none, and none to wait for.
@@ -108,11 +111,13 @@ impl Budget {
             if level.waiting.is_empty() && self.has_room(&level, size) {
                 level.taken += size;
                 level.large += 1;
-                return Ok(self.charged(size));
+                return Ok(self.charged(size, peer));
             }
-            level.stand_in_line(size, peer)?
+            let room = level.stand_in_line(size, peer)?;
+            self.let_in(&mut level); // it may stand first, and be smaller than who did
+            room
         };
-        let mut turn = Turn { budget: self, size, room };
+        let mut turn = Turn { budget: self, size, peer, room };
         match (&mut turn.room).await {
             Ok(()) => Ok(turn.charged()),
             Err(_) => Err(crowded(WAITING_MAX)), // it gave way
@@ -128,7 +133,7 @@ impl Budget {
         let mut level = self.lock();
         let others = level.taken - charge.size;
         if others > 0 && others + size > self.max {
-            level.wanted = Some(Instant::now());
+            level.want(charge.peer);
             return Err(Status::overloaded(format!(
                 "requests of {others} bytes are waiting already; try again later"
             )));
@@ -142,8 +147,8 @@ impl Budget {
         self.lock().enlarge(charge, size);
     }
 
-    fn charged(self: &Arc<Self>, size: usize) -> Charge {
-        Charge { budget: self.clone(), size }
+    fn charged(self: &Arc<Self>, size: usize, peer: u64) -> Charge {
+        Charge { budget: self.clone(), size, peer }
     }
 
     fn has_room(&self, level: &Level, size: usize) -> bool {
@@ -156,8 +161,19 @@ impl Budget {
         if size >= LARGE_BYTES {
             level.large -= 1;
         }
+        self.let_in(&mut level);
+    }
+
+    /// Somebody has left the line, who may have kept it from moving.
+    fn move_up(&self) {
+        let mut level = self.lock();
+        level.forget_who_left();
+        self.let_in(&mut level);
+    }
+
+    fn let_in(&self, level: &mut Level) {
         while let Some(first) = level.waiting.front() {
-            if !self.has_room(&level, first.size) {
+            if !self.has_room(level, first.size) {
                 return;
             }
             let first = level.waiting.pop_front().expect("it was just looked at");
@@ -182,9 +198,10 @@ impl Level {
     fn stand_in_line(&mut self, size: usize, peer: u64) -> Result<oneshot::Receiver<()>, Status> {
         let full = self.line_is_full(peer);
         let last = self.waiting.iter().rev().find(|waiter| waiter.peer == peer);
-        let turn = last.map_or(self.turn, |waiter| waiter.turn + 1);
+        // Not the turn that it is now: whoever comes again and again would always be before others.
+        let turn = last.map_or(self.turn, |waiter| waiter.turn) + 1;
         if let Some(count) = full {
-            self.wanted = Some(Instant::now());
+            self.want(peer);
             let gives_way = self.waiting.back().is_some_and(|waiter| waiter.turn > turn);
             if count < WAITING_MAX || !gives_way {
                 return Err(crowded(count));
@@ -195,6 +212,21 @@ impl Level {
         let at = self.waiting.partition_point(|waiter| waiter.turn <= turn);
         self.waiting.insert(at, Waiter { size, peer, turn, told });
         Ok(room)
+    }
+
+    fn want(&mut self, peer: u64) {
+        let [last, _] = self.wanted;
+        if last.is_some_and(|(_, who)| who != peer) {
+            self.wanted[1] = last;
+        }
+        self.wanted[0] = Some((Instant::now(), peer));
+    }
+
+    fn is_wanted(&mut self, counts: impl Fn(u64) -> bool) -> bool {
+        self.forget_who_left();
+        let lately = |(when, who): &(Instant, u64)| when.elapsed() <= WANTED && counts(*who);
+        self.waiting.iter().any(|waiter| counts(waiter.peer))
+            || self.wanted.iter().flatten().any(lately)
     }
 
     /// Return how many wait, of all or of a peer, if that is as many as may.
@@ -238,12 +270,13 @@ impl Drop for Charge {
 struct Turn<'a> {
     budget: &'a Arc<Budget>,
     size: usize,
+    peer: u64,
     room: oneshot::Receiver<()>,
 }
 
 impl Turn<'_> {
     fn charged(self) -> Charge {
-        let charge = self.budget.charged(self.size);
+        let charge = self.budget.charged(self.size, self.peer);
         std::mem::forget(self);
         charge
     }
@@ -254,186 +287,11 @@ impl Drop for Turn<'_> {
         self.room.close();
         if self.room.try_recv().is_ok() {
             self.budget.give_back(self.size);
+        } else {
+            self.budget.move_up();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::Future;
-    use std::pin::{pin, Pin};
-    use std::task::{Context, Poll, Waker};
-
-    const MIB: usize = 1024 * 1024;
-    const PEER: u64 = 1;
-
-    fn once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
-        future.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    fn small(budget: &Arc<Budget>, size: usize) -> Result<Charge, Status> {
-        let mut charge = budget.nothing();
-        budget.grow(&mut charge, size).map(|()| charge)
-    }
-
-    fn large(budget: &Arc<Budget>, size: usize) -> Result<Charge, Status> {
-        match once(pin!(budget.claim(size, PEER))) {
-            Poll::Ready(result) => result,
-            Poll::Pending => panic!("{size} bytes wait"),
-        }
-    }
-
-    #[test]
-    fn small_requests_beyond_the_budget_are_refused_with_its_level() {
-        let budget = Budget::new(1000);
-        let held = small(&budget, 900).expect("it is empty");
-        assert!(!budget.is_wanted());
-        let refusal = small(&budget, 101).err().expect("it is full");
-        assert_eq!(refusal.reason, "OVERLOADED");
-        assert_eq!(refusal.message, "requests of 900 bytes are waiting already; try again later");
-        assert!(budget.is_wanted());
-        let rest = small(&budget, 100).expect("it fits");
-        drop((held, rest));
-        assert_eq!(budget.taken(), 0);
-        assert!(small(&budget, 5000).is_ok(), "one is always let in");
-    }
-
-    #[test]
-    fn large_requests_wait_in_order_and_leave_room_for_small_ones() {
-        let budget = Budget::new(8 * MIB);
-        let first = large(&budget, 5 * MIB).expect("it is empty");
-        let mut second = pin!(budget.claim(4 * MIB, PEER));
-        let mut third = pin!(budget.claim(MIB, PEER));
-        assert!(once(second.as_mut()).is_pending());
-        assert!(once(third.as_mut()).is_pending(), "it would fit, but it is not its turn");
-        assert!(budget.is_wanted());
-        assert!(small(&budget, 1000).is_ok());
-        drop(first);
-        let Poll::Ready(Ok(second)) = once(second.as_mut()) else { panic!("there is room") };
-        let Poll::Ready(Ok(third)) = once(third.as_mut()) else { panic!("there is room") };
-        assert!(!budget.is_wanted());
-        assert_eq!(budget.taken(), 5 * MIB);
-        drop((second, third));
-        assert_eq!(budget.taken(), 0);
-    }
-
-    #[test]
-    fn one_large_request_is_let_in_beside_small_ones() {
-        let budget = Budget::new(MIB);
-        let few = small(&budget, 1000).expect("it is empty");
-        let many = large(&budget, 4 * MIB).expect("no other large one is there");
-        drop((few, many));
-        assert_eq!(budget.taken(), 0);
-    }
-
-    #[test]
-    fn who_leaves_while_waiting_takes_nothing_along() {
-        let budget = Budget::new(MIB);
-        let first = large(&budget, MIB).expect("it is empty");
-        {
-            let mut gone = pin!(budget.claim(MIB, PEER));
-            assert!(once(gone.as_mut()).is_pending());
-        }
-        assert!(!budget.is_wanted());
-        {
-            let mut late = Box::pin(budget.claim(MIB, PEER));
-            assert!(once(late.as_mut()).is_pending());
-            drop(first); // room comes, and the caller leaves without a look
-        }
-        assert_eq!(budget.taken(), 0);
-        assert!(large(&budget, MIB).is_ok());
-    }
-
-    #[test]
-    fn waiting_is_bounded_of_one_peer_and_of_all() {
-        let budget = Budget::new(MIB);
-        let _first = large(&budget, MIB).expect("it is empty");
-        let mut waiting = stand(&budget, &[0; WAITING_OF_ONE_MAX]);
-        assert!(budget.is_full(MIB, 0) && !budget.is_full(MIB, 1));
-        let Poll::Ready(Err(refusal)) = once(pin!(budget.claim(MIB, 0))) else {
-            panic!("it waits")
-        };
-        assert_eq!(refusal.message, "12 large requests are waiting already; try again later");
-        waiting.clear();
-        waiting = stand(&budget, &(1..=WAITING_MAX as u64).collect::<Vec<_>>());
-        let refusal = once(pin!(budget.claim(MIB, 99)));
-        let Poll::Ready(Err(refusal)) = refusal else { panic!("too many wait") };
-        assert_eq!(refusal.message, "32 large requests are waiting already; try again later");
-        waiting.pop();
-        assert!(once(pin!(budget.claim(MIB, 99))).is_pending());
-    }
-
-    #[test]
-    fn connections_take_turns_in_the_line() {
-        let budget = Budget::new(MIB);
-        let first = large(&budget, MIB).expect("it is empty");
-        let mut waiting = stand(&budget, &[7, 7, 7, 8, 9, 8]);
-        let mut order = Vec::new();
-        let mut held = first;
-        while order.len() < waiting.len() {
-            drop(held);
-            let mut next = None;
-            for (at, one) in waiting.iter_mut().enumerate() {
-                if !order.contains(&at) {
-                    if let Poll::Ready(Ok(charge)) = once(one.as_mut()) {
-                        order.push(at);
-                        next = Some(charge);
-                    }
-                }
-            }
-            held = next.expect("somebody is next");
-        }
-        assert_eq!(order, [0, 3, 4, 1, 5, 2]);
-    }
-
-    #[test]
-    fn who_would_be_last_gives_way_where_the_line_is_full() {
-        let budget = Budget::new(MIB);
-        let first = large(&budget, MIB).expect("it is empty");
-        let peers: Vec<u64> = (0..WAITING_MAX as u64).map(|n| n / 11).collect();
-        let mut waiting = stand(&budget, &peers);
-        let mut new = stand(&budget, &[99]);
-        let gone: Vec<usize> = (0..WAITING_MAX)
-            .filter(|at| matches!(once(waiting[*at].as_mut()), Poll::Ready(Err(_))))
-            .collect();
-        assert_eq!(gone, [21], "of those who asked for most the one who came last");
-        drop(first);
-        let Poll::Ready(Ok(held)) = once(waiting[0].as_mut()) else { panic!("it was first") };
-        drop(held);
-        let mut fourth = || matches!(once(new[0].as_mut()), Poll::Ready(Ok(_)));
-        assert!(!fourth());
-        for at in [11, 22] {
-            assert!(matches!(once(waiting[at].as_mut()), Poll::Ready(Ok(_))));
-        }
-        assert!(fourth());
-    }
-
-    type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Charge, Status>> + 'a>>;
-
-    /// Stand in line with a large request of each of these peers.
-    fn stand<'a>(budget: &'a Arc<Budget>, peers: &[u64]) -> Vec<Waiting<'a>> {
-        let mut waiting: Vec<Waiting<'a>> = Vec::new();
-        for peer in peers {
-            let mut one = Box::pin(budget.claim(MIB, *peer));
-            assert!(once(one.as_mut()).is_pending());
-            waiting.push(one);
-        }
-        waiting
-    }
-
-    #[test]
-    fn what_comes_or_is_inflated_is_charged_anew() {
-        let budget = Budget::new(MIB);
-        let _other = small(&budget, 1000).expect("it is empty");
-        let mut charge = small(&budget, 100).expect("it fits");
-        assert!(budget.grow(&mut charge, MIB / 2).is_ok());
-        assert_eq!(budget.taken(), MIB / 2 + 1000);
-        assert!(budget.grow(&mut charge, MIB).is_err());
-        budget.overdraw(&mut charge, MIB);
-        assert_eq!(budget.taken(), MIB + 1000);
-        assert!(budget.grow(&mut charge, MIB).is_ok(), "it has that already");
-        drop(charge);
-        assert_eq!(budget.taken(), 1000);
-    }
-}
+mod tests;

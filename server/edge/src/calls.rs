@@ -34,8 +34,8 @@ pub enum Taken {
     Told,
     /// The same, and with this frame the call is ended.
     ToldLast,
-    /// The oldest message of the call is dealt with, and another may come.
-    Answered,
+    /// Another message of the call may come.
+    Replied,
 }
 
 /// One call. Calls that the edge answers by itself have the id 0 and no standing.
@@ -52,7 +52,7 @@ pub struct Call {
     spoilt: RefCell<Option<Status>>,
     held: RefCell<VecDeque<Arc<Charge>>>,
     peer: OnceCell<Rc<Reader>>,
-    unread: OnceCell<Waiting>,
+    unread: RefCell<VecDeque<Waiting>>,
 }
 
 impl Call {
@@ -67,6 +67,7 @@ impl Call {
         }
         if matches!(out, Out::End(_)) {
             self.is_over.set(true);
+            self.held.borrow_mut().clear();
             wake(&self.reader);
         }
         self.queue.borrow_mut().push_back(out);
@@ -75,11 +76,25 @@ impl Call {
 
     /// Answer it, and end it. The answer counts as unread until its end is asked for.
     pub fn answer(&self, content: Bytes, unread: &Rc<Unread>) {
-        if let Some(waiting) = self.peer.get().and_then(|it| unread.put(it, content.len())) {
-            let _ = self.unread.set(waiting);
-        }
+        self.count(&content, unread);
         self.push(Out::Frame { content, taken: Taken::Nothing });
         self.push(Out::End(Status::ok()));
+    }
+
+    /// Answer its oldest message, which takes up no bytes any more: else whoever reads no answers
+    /// would keep them from others. The answer counts as unread until HTTP/2 has taken it over.
+    pub fn reply(&self, content: Bytes, unread: &Rc<Unread>) {
+        if self.is_over.get() {
+            return;
+        }
+        self.held.borrow_mut().pop_front();
+        self.count(&content, unread);
+        self.push(Out::Frame { content, taken: Taken::Replied });
+    }
+
+    fn count(&self, content: &Bytes, unread: &Rc<Unread>) {
+        let waiting = self.peer.get().and_then(|it| unread.put(it, content.len()));
+        self.unread.borrow_mut().extend(waiting);
     }
 
     /// Let a newer frame take the place of one that is still waiting.
@@ -163,9 +178,9 @@ impl Call {
         wake(&self.reader);
     }
 
-    /// The oldest message is dealt with: it takes up no bytes any more, and another may come.
-    pub fn answered(&self) {
-        self.held.borrow_mut().pop_front();
+    /// HTTP/2 has taken over the oldest answer, and another message may come.
+    pub fn replied(&self) {
+        self.unread.borrow_mut().pop_front();
         self.more(1);
     }
 
@@ -186,7 +201,7 @@ impl Call {
         .await;
     }
 
-    /// A message has come, and takes up its bytes until it was dealt with.
+    /// A message has come, and takes up its bytes until it is answered.
     pub fn hold(&self, charge: Arc<Charge>) {
         self.credit.set(self.credit.get().saturating_sub(1));
         self.held.borrow_mut().push_back(charge);

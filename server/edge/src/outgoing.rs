@@ -49,7 +49,7 @@ impl Body for Outgoing {
         let Some((leash, inbox)) = &this.source else { return Poll::Ready(None) };
         match std::mem::take(&mut this.taken) {
             Taken::Nothing => {}
-            Taken::Answered => leash.call.answered(),
+            Taken::Replied => leash.call.replied(),
             taken @ (Taken::Told | Taken::ToldLast) => {
                 let standing = leash.call.standing.get().cloned();
                 inbox.push(Event::Taken { id: leash.call.id }, standing);

@@ -25,6 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// is a slow mobile phone.
 const PACE_BYTES: usize = 64 * 1024;
 const PACE: Duration = Duration::from_secs(1);
+/// For how long nothing at all may come while its own connection wants room.
+const SILENCES: u32 = 5;
 
 pub struct Requests {
     messages: Messages<Incoming>,
@@ -88,7 +90,7 @@ impl Requests {
         self.check(&prefix)?;
         call.credit().await;
         // What waits here waits with the client, and costs a window: there is no need to refuse it.
-        while state.budget.is_full(prefix.size, call.peer()) {
+        while prefix.size < LARGE_BYTES && state.budget.is_full(prefix.size, call.peer()) {
             sleep(LOOK_AGAIN).await;
         }
         self.charged(state, &prefix, call.peer(), true).await.map(Some)
@@ -140,8 +142,13 @@ impl Requests {
     ) -> Result<(Bytes, Charge), Status> {
         let budget = &state.budget;
         let mut charge = match prefix.size {
-            LARGE_BYTES.. => budget.claim(prefix.size, peer).await?,
-            _ => budget.nothing(),
+            LARGE_BYTES.. => loop {
+                match budget.claim(prefix.size, peer).await {
+                    Err(_) if waits => sleep(LOOK_AGAIN).await, // the line is full
+                    claimed => break claimed?,
+                }
+            },
+            _ => budget.nothing(peer),
         };
         let limit = state.settings.arrival_timeout;
         let deadline = Instant::now() + limit;
@@ -162,7 +169,7 @@ impl Requests {
             } else if Instant::now() >= deadline {
                 return Err(late(limit));
             }
-            pace.check(body.len(), prefix.size, budget)?;
+            pace.check(body.len(), prefix.size, budget, peer)?;
         }
         drop(finishing);
         // While it is inflated, and not when it has been: many at once would take up any memory.
@@ -214,26 +221,41 @@ async fn finish<'a>(
 struct Pace {
     had: usize,
     ends: Instant,
+    silent: u32, // for so many times nothing came
 }
 
 impl Pace {
     fn new(had: usize) -> Self {
-        Self { had, ends: Instant::now() + PACE }
+        Self { had, ends: Instant::now() + PACE, silent: 0 }
     }
 
-    /// Fail if too little came in the time that is over now, and others want the room.
-    fn check(&mut self, have: usize, size: usize, budget: &Budget) -> Result<(), Status> {
+    /// Fail if too little came in the time that is over now, and others want the room. What the
+    /// same connection wants counts only where nothing comes at all: its bodies share one cable.
+    fn check(
+        &mut self,
+        have: usize,
+        size: usize,
+        budget: &Budget,
+        peer: u64,
+    ) -> Result<(), Status> {
         if have == size || Instant::now() < self.ends {
             return Ok(());
         }
         let came = have - self.had;
-        if came < PACE_BYTES && budget.is_wanted() {
+        if came < PACE_BYTES && budget.is_wanted(peer) {
             return Err(Status::overloaded(format!(
                 "{came} bytes of the request came in a second, and others wait for room; \
                  try again later"
             )));
         }
-        *self = Self::new(have);
+        let silent = if came == 0 { self.silent + 1 } else { 0 };
+        if silent >= SILENCES && budget.is_short() {
+            return Err(Status::overloaded(format!(
+                "nothing of the request came in {silent} seconds, and others of its connection \
+                 wait for room; try again later"
+            )));
+        }
+        *self = Self { silent, ..Self::new(have) };
         Ok(())
     }
 }

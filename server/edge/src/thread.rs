@@ -102,7 +102,7 @@ fn apply(state: &State, drain: &watch::Sender<bool>, command: Command) {
         }
         Command::Reply { id, content } => {
             if let Some(call) = calls.find(id) {
-                call.push(Out::Frame { content, taken: Taken::Answered });
+                call.reply(content, &state.unread);
             }
         }
         Command::End { id, status } => {

@@ -102,7 +102,8 @@ def test_bodies_that_stop_halfway_give_way_to_small_ones(
 ) -> None:
     """They did come, and fill the budget: who fills it and stops is cut before its time is over."""
     connection = dial(small)
-    streams = {announce(connection, 250_000, 220_000) for _ in range(38)}
+    for _ in range(38):
+        announce(connection, 250_000, 220_000)
     channel = connect(small)
     text = f"requests of {38 * 220_000} bytes are waiting already; try again later"
     body = bytes(200_000)
@@ -135,7 +136,7 @@ def test_what_keeps_coming_is_not_cut_however_many_want_room(
     waiting = later(connect(small), "Echo", bytes(3 * MIB))
     left = grpc_message(bytes(size))[1005:]
     step = 100 * 1024
-    for at in range(0, 10 * step, step):  # for two seconds and a half, at four hundred kilobytes a second
+    for at in range(0, 10 * step, step):  # 2.5 seconds, at 400 kilobytes a second
         connection.pour(stream, left[at : at + step], WAIT_S)
         time.sleep(0.25)
     assert stream not in connection._ended and not waiting.done()
@@ -208,3 +209,110 @@ def test_a_pipeline_that_stops_halfway_holds_up_no_other(
     small.edge.end(id, 0, "", "")
     assert list(call) == [b""] * 5
     stopped.close()
+
+
+def test_answers_of_pipelines_that_nobody_reads_keep_no_room_from_others(
+    start: Start, connect: Connect
+) -> None:
+    """Else a client without a window, with one connection, would hold all of it for ever."""
+    settings = {"inbox_bytes": 4 * MIB, "max_unread_bytes": MIB}
+    small = start(settings=settings)
+    connection = Connection(small.address, window=0)
+    stream = announce(connection, 250_000, 250_000, "/t.T/Talk")
+    id = small.wait_for(CALL)[1]
+    small.edge.more(id, 15)
+    for _ in range(15):
+        connection.pour(stream, grpc_message(bytes(250_000)), WAIT_S)
+    for _ in range(16):
+        small.wait_for(MESSAGE, id=id)
+    small.settled(lambda now: now["inbox_bytes"] == 4_000_000)
+    for _ in range(15):
+        small.edge.reply(id, bytes(5000))
+    small.settled(lambda now: now["inbox_bytes"] == 250_000)
+    assert len(unary(connect(small), "Echo", bytes(250_000))) == 250_000
+    connection.pour(stream, grpc_message(bytes(1000)), 0.5)
+    assert not [event for event in small.events if event[0] == MESSAGE]  # none was taken over
+    small.edge.reply(id, bytes(MIB))  # the unread are too many with it
+    small.settled(lambda now: now["unread_cut"] == 1 and now["inbox_bytes"] == 0)
+    connection.close()
+
+
+def test_a_pipeline_that_gives_way_in_the_line_goes_on(
+    small: Canned, connect: Connect, dial: Dial
+) -> None:
+    held = later(connect(small), "Hold", bytes(6 * MIB))
+    hold = small.wait_for(CALL)[1]
+    noisy = [dial(small) for _ in range(4)]
+    streams = []
+    for connection in noisy:  # 32 wait, and the last of all is a pipeline's
+        for _ in range(8 if connection is not noisy[-1] else 7):
+            announce(connection, MIB, 100)
+    pipeline = noisy[-1]
+    streams.append(announce(pipeline, MIB, 100, "/t.T/Talk"))
+    talk_id = small.wait_for(CALL)[1]
+    other = later(connect(small), "Echo", bytes(MIB))  # and takes its place
+    pipeline.read(1.0)
+    for connection in noisy[:3]:
+        connection.close()
+    small.edge.answer([(hold, b"")])
+    assert held.result() == b"" and len(other.result()) == MIB
+    pipeline.pour(streams[0], bytes(MIB - 100), WAIT_S)
+    assert len(small.wait_for(MESSAGE, id=talk_id)[2]) == MIB
+    pipeline.close()
+    small.settled(lambda now: now["inbox_bytes"] == 0)
+
+
+def test_a_slow_line_is_not_cut_for_what_it_wants_itself(small: Canned, dial: Dial) -> None:
+    """Its bodies come side by side, each more slowly than one alone would have to."""
+    connection = dial(small)
+    size = 2 * MIB
+    streams = [announce(connection, size, 100) for _ in range(4)]  # the fourth has to wait
+    for _ in range(7):
+        connection.read(0.5)
+        for stream in streams[:3]:
+            connection.pour(stream, bytes(5000), WAIT_S)
+    assert not connection._ended
+    for stream in streams[:3]:
+        connection.pour(stream, bytes(size - 35_100), WAIT_S)
+    small.settled(lambda now: now["inbox_bytes"] == size)  # they are answered, and it has room
+    connection.close()
+    small.settled(lambda now: now["inbox_bytes"] == 0)
+
+
+def test_a_line_where_nothing_comes_is_cut_for_what_it_wants_itself(
+    small: Canned, dial: Dial
+) -> None:
+    connection = dial(small)
+    first, *_ = [announce(connection, 5 * MIB, 100) for _ in range(2)]
+    told = endings(connection, {first})[first]
+    words = b"nothing of the request came in 5 seconds, and others of its connection wait"
+    assert told[b"grpc-status"] == REFUSED and told[b"grpc-message"].startswith(words)
+    connection.close()
+
+
+def test_halves_of_pipelines_that_wait_to_be_finished_are_gone_soon(
+    start: Start, connect: Connect, dial: Dial
+) -> None:
+    """Each holds what has come of it while it waits for its turn, and then brings nothing more."""
+    few = start(settings={"inbox_bytes": 16 * MIB, "arrival_timeout_ms": 600_000})
+    connections = [dial(few) for _ in range(8)]
+    count, sent = 80, 205_000
+    streams = [
+        (connection, announce(connection, 250_000, sent, "/t.T/Talk"))
+        for connection in connections
+        for _ in range(count // len(connections))
+    ]
+    few.settled(lambda now: now["inbox_bytes"] == count * sent)
+    for connection, stream in streams:
+        connection.pour(stream, bytes(20_000), 0.5)
+    few.settled(lambda now: now["inbox_bytes"] > 16 * MIB - 20_000)
+    channel = connect(few)
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            unary(channel, "Echo", bytes(250_000))
+            unary(channel, "Echo", bytes(250_000))
+            break
+        except grpc.RpcError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -70,6 +70,11 @@ class Connection:
     def reset(self, stream: int) -> None:
         self._socket.sendall(_frame(_RST_STREAM, 0, stream, struct.pack(">I", 8)))
 
+    def open_window(self, stream: int, size: int) -> None:
+        """Let the broker send so much more."""
+        for one in (0, stream):
+            self._socket.sendall(_frame(_WINDOW_UPDATE, 0, one, struct.pack(">I", size)))
+
     def send(self, stream: int, size: int) -> int:
         """Send zeros as far as the windows allow; return how many went."""
         sent = 0

@@ -7,15 +7,16 @@ A real server with one method that answers with its request's size, and real cli
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 
-from fila_server.errors import FilaError
+from fila_server.errors import FilaError, Overloaded
 from fila_server.rpc.method import Conversation, Method, bidi
-from fila_server.transport.grpcio import arrivals
+from fila_server.transport.grpcio import arrivals, rim
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.rim import Rim
 from server.tests.rpc.http2 import Connection
@@ -161,6 +162,91 @@ async def test_connections_take_turns_in_the_line_and_the_last_gives_way(start: 
     assert sizes.arrivals.taken == 0
 
 
+async def test_who_comes_again_and_again_overtakes_nobody_for_ever() -> None:
+    arrivals = Arrivals(MIB)
+    order: list[str] = []
+
+    async def wait(peer: str) -> None:
+        await arrivals._wait_for_room(peer, MIB)
+        order.append(peer)
+
+    again = asyncio.ensure_future(wait("again"))
+    await again
+    patient = [asyncio.ensure_future(wait("patient")) for _ in range(3)]
+    for _ in range(6):
+        if again.done():
+            again = asyncio.ensure_future(wait("again"))
+        await asyncio.sleep(0)
+        arrivals.leave(MIB)
+        await asyncio.sleep(0)
+    assert all(one.done() for one in patient), order
+
+
+async def test_who_leaves_the_line_makes_room_in_it_and_holds_nobody_up() -> None:
+    arrivals = Arrivals(8 * MIB)
+    await arrivals._wait_for_room("a", 4 * MIB)
+    line = [asyncio.ensure_future(arrivals._wait_for_room("b", 4 * MIB)) for _ in range(32)]
+    await asyncio.sleep(0)
+    for task in line:
+        task.cancel()
+    await asyncio.sleep(0)
+    small = asyncio.ensure_future(arrivals._wait_for_room("b", MIB))  # there is room for this one
+    await asyncio.wait_for(small, 1)
+    assert arrivals.taken == 5 * MIB
+    large = asyncio.ensure_future(arrivals._wait_for_room("b", 4 * MIB))
+    behind = asyncio.ensure_future(arrivals._wait_for_room("c", MIB))
+    await asyncio.sleep(0)
+    assert not large.done() and not behind.done()
+    large.cancel()
+    await asyncio.wait_for(behind, 1)
+    assert arrivals.taken == 6 * MIB
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_happens_in_the_line_all_bytes_are_accounted_for(seed: int) -> None:
+    dice = random.Random(seed)
+    arrivals = Arrivals(8 * MIB)
+    line: dict[asyncio.Future[None], int] = {}
+    held: list[int] = []
+
+    async def settle() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for task in [task for task in line if task.done()]:
+            size = line.pop(task)
+            if task.cancelled():
+                continue
+            if task.exception() is None:
+                held.append(size)
+            else:
+                assert isinstance(task.exception(), Overloaded)
+
+    for _ in range(400):
+        match dice.randrange(4):
+            case 0 | 1:
+                size = dice.choice((256 * 1024, MIB, 3 * MIB, 16 * MIB))
+                peer = str(dice.randrange(5))
+                line[asyncio.ensure_future(arrivals._wait_for_room(peer, size))] = size
+            case 2 if held:
+                arrivals.leave(held.pop(dice.randrange(len(held))))
+            case 3 if line:
+                dice.choice(list(line)).cancel()
+        if dice.random() < 0.7:
+            await settle()
+            assert arrivals.taken == sum(held)
+            assert arrivals.taken <= 6 * MIB or len(held) == 1
+            waiting = arrivals._waiting
+            assert len(waiting) == len(line) <= 32
+            assert [it.turn for it in waiting] == sorted(it.turn for it in waiting)
+            assert not waiting or not arrivals._has_room(waiting[0].size)
+    for task in line:
+        task.cancel()
+    await settle()
+    while held:
+        arrivals.leave(held.pop())
+    assert arrivals.taken == 0 and not arrivals._waiting
+
+
 async def test_one_body_passes_whatever_its_size(start: Any) -> None:
     sizes = await start(MIB)
     client = sizes.client()
@@ -280,4 +366,51 @@ async def test_requests_of_a_conversation_take_up_their_bytes_until_they_are_ans
         await eventually(lambda: sizes.arrivals.taken == 1000)
         call.cancel()
         await eventually(lambda: sizes.arrivals.taken == 0)
+    await server.stop(0)
+
+
+async def test_answers_of_conversations_that_nobody_reads_keep_no_room_from_others(
+    start: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rim, "UNREAD_BYTES", 4 * MIB)
+    sizes: Sizes = await start(MIB)
+    answer = 10
+
+    async def converse(_: None, call: Conversation) -> None:
+        await call.open()
+        await call.attend(lambda body: call.reply(bytes(answer)))
+
+    server = grpc.aio.server(options=[("grpc.http2.bdp_probe", 0)])
+    ours = Rim(sizes.arrivals)
+    handlers = ours.handlers([bidi("/test.Talks/Talk", converse)])
+    server.add_generic_rpc_handlers((handlers,))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    with Connection(address) as silent:
+        stream = silent.call("/test.Talks/Talk")
+
+        async def sent(size: int) -> None:
+            silent.begin_message(stream, size)
+            while size:
+                size -= silent.send(stream, size)
+                silent.pump(0.001)
+                await asyncio.sleep(0)
+
+        answer = 200_000  # more than its window
+        await sent(1000)
+        await eventually(lambda: ours._unread.all == answer)
+        answer = 10
+        for _ in range(5):
+            await sent(200_000)
+        await eventually(lambda: ours._unread.all == 200_050)
+        assert sizes.arrivals.taken == 0
+        answer = 4 * MIB
+        await sent(1000)  # now they are too many
+        await eventually(lambda: ours._unread.all == 0)
+        silent.open_window(stream, 2 * MIB)  # for what was on its way; the end is behind it
+        deadline = asyncio.get_running_loop().time() + LIMIT_S
+        while stream not in silent.ended:
+            assert asyncio.get_running_loop().time() < deadline
+            silent.pump(0.001)
+            await asyncio.sleep(0.01)
     await server.stop(0)

@@ -127,17 +127,17 @@ class Arrivals:
     def leave(self, size: int) -> None:
         """Give back what a body took up."""
         self.taken -= size
-        while self._waiting:
-            first = self._waiting[0]
-            if not first.room.done():
-                if not self._has_room(first.size):
-                    return
+        self._let_in()
+        if self._had_large and not self.taken and self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(_REST_S, self._give_back)
+
+    def _let_in(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0].size):
+            first = self._waiting.pop(0)
+            if not first.room.done():  # it has not just left
                 self._turn = first.turn
                 self.taken += first.size
                 first.room.set_result(None)
-            del self._waiting[0]
-        if self._had_large and not self.taken and self._rest is None:
-            self._rest = asyncio.get_running_loop().call_later(_REST_S, self._give_back)
 
     def _give_back(self) -> None:
         self._rest = None
@@ -157,7 +157,8 @@ class Arrivals:
             self.taken += size
             return
         turns = [waiter.turn for waiter in self._waiting if waiter.peer == peer]
-        turn = turns[-1] + 1 if turns else self._turn
+        # Not the turn that it is now: whoever comes again and again would always be before others.
+        turn = max(turns, default=self._turn) + 1
         full = f"{_WAITING_MAX} large requests are waiting already; try again later"
         if len(self._waiting) >= _WAITING_MAX:
             if self._waiting[-1].turn <= turn:
@@ -167,10 +168,14 @@ class Arrivals:
                 last.set_exception(Overloaded(full))
         waiter = _Waiter(turn, peer, size, asyncio.get_running_loop().create_future())
         insort(self._waiting, waiter, key=attrgetter("turn"))
+        self._let_in()  # it may stand first, and be smaller than who did
         try:
             await waiter.room
         except asyncio.CancelledError:
-            if not waiter.room.cancelled() and not waiter.room.exception():
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+                self._let_in()
+            elif not waiter.room.cancelled() and not waiter.room.exception():
                 self.leave(size)  # room came with the cancellation
             raise
 

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from fila_server.errors import FilaError, Overloaded
-from fila_server.limits import PIPELINE_REQUESTS_MAX
+from fila_server.limits import PIPELINE_REQUESTS_MAX, UNREAD_BYTES
 from fila_server.rpc.auth import CALLER, Authenticator
 from fila_server.rpc.method import (
     Answered,
@@ -32,6 +32,7 @@ from fila_server.rpc.method import (
 from fila_server.rpc.status import DEFECT
 from fila_server.transport.grpcio.arrivals import Arrivals
 from fila_server.transport.grpcio.refusal import Context, refuse
+from fila_server.transport.grpcio.unread import Unread
 
 log = logging.getLogger(__name__)
 
@@ -71,46 +72,69 @@ class GrpcioCall:
 class GrpcioConversation(GrpcioCall):
     """A call that brings many requests. Responses are written by a task, in the order given."""
 
-    __slots__ = ("_arrivals", "_authenticator", "_replies", "_room", "_sizes", "_writer")
+    __slots__ = (
+        "_arrivals", "_authenticator", "_open", "_replies", "_room", "_sizes", "_task", "_unread",
+        "_writer", "is_cut",
+    )  # fmt: skip
 
     def __init__(
-        self, context: Context, arrivals: Arrivals, authenticator: Authenticator | None
+        self,
+        context: Context,
+        arrivals: Arrivals,
+        unread: Unread,
+        authenticator: Authenticator | None,
     ) -> None:
         super().__init__(context)
         self._arrivals = arrivals
+        self._unread = unread
         self._authenticator = authenticator
         self._sizes: deque[int] = deque()  # of the requests without a response
+        self._open = 0  # requests whose response is not written
         self._replies: deque[bytes] = deque()  # not written yet
         self._room = asyncio.Event()
         self._writer: asyncio.Future[None] | None = None
+        self._task = asyncio.current_task()
+        self.is_cut = False
 
     async def attend(self, begin: Callable[[bytes | FilaError], None]) -> None:
         sizes = self._sizes
         while True:
-            while len(sizes) >= PIPELINE_REQUESTS_MAX:
+            while self._open >= PIPELINE_REQUESTS_MAX:
                 self._room.clear()
                 await self._room.wait()
             try:
                 body = await self._arrivals.read_next(self.context)
             except Overloaded as error:
+                self._open += 1
                 sizes.append(0)
                 begin(error)
                 continue
             if body is None:
                 return
+            self._open += 1
             sizes.append(len(body))
             begin(body)
 
     def reply(self, message: bytes) -> None:
+        self._arrivals.leave(self._sizes.popleft())
         self._replies.append(message)
+        self._unread.put(self, len(message))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
 
     async def _write(self) -> None:
         while self._replies:
-            await self.context.write(self._replies.popleft())
-            self._arrivals.leave(self._sizes.popleft())
+            message = self._replies.popleft()
+            await self.context.write(message)
+            self._unread.take(self, len(message))
+            self._open -= 1
             self._room.set()
+
+    def cut(self) -> None:
+        """End it: too many of its responses have not been read."""
+        self.is_cut = True
+        if self._task is not None:
+            self._task.cancel()
 
     def readmit(self) -> None:
         if self._authenticator is not None:
@@ -128,6 +152,7 @@ class GrpcioConversation(GrpcioCall):
         """The call is over: nothing of it takes up any bytes."""
         if self._writer is not None:
             self._writer.cancel()
+        self._unread.forget(self)
         self._arrivals.leave(sum(self._sizes))
         self._sizes.clear()
 
@@ -138,6 +163,7 @@ class Rim:
     def __init__(self, arrivals: Arrivals, authenticator: Authenticator | None = None) -> None:
         self._arrivals = arrivals
         self._authenticator = authenticator
+        self._unread = Unread(UNREAD_BYTES)
 
     def handlers(self, methods: Iterable[Method]) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the methods of one service as gRPC registers them."""
@@ -162,7 +188,7 @@ class Rim:
                 arrivals.leave(size)
 
         async def converse(context: Context) -> None:
-            conversation = GrpcioConversation(context, arrivals, self._authenticator)
+            conversation = GrpcioConversation(context, arrivals, self._unread, self._authenticator)
             try:
                 try:
                     await method.handler(None, conversation)
@@ -170,6 +196,10 @@ class Rim:
                     await conversation.written()
                     raise
                 await conversation.written()
+            except asyncio.CancelledError:
+                if not conversation.is_cut:
+                    raise
+                raise Overloaded("too many responses are not read") from None
             finally:
                 conversation.leave()
 
