@@ -223,6 +223,13 @@ fn what_a_connection_wants_itself_hurries_only_others() {
     }
 }
 
+#[test]
+fn some_at_a_time_are_finished_within_an_eighth_of_the_budget() {
+    for (max, count) in [(1000, 1), (MIB, 1), (8 * MIB, 4), (64 * MIB, 32)] {
+        assert_eq!(Budget::new(max).finishing.available_permits(), count);
+    }
+}
+
 /// Numbers that look random and are the same each time.
 struct Dice(u64);
 
