@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The demo's traffic: one thread that produces for all tenants, some that consume, all paced.
+"""The demo's traffic: one thread produces for all tenants and a worker consumes, both paced.
 
-Arrivals follow a timetable, so their order is known exactly. Consumers work at a fixed pace below
-what arrives: with consumers to spare nobody waits, and there is nothing to schedule.
+Arrivals follow a timetable, so their order is known exactly. The worker has a fixed pace below what
+arrives: with handlers to spare nobody waits, and there is nothing to schedule.
 """
 
 import struct
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 from fila_server.cli.demo.score import Record, Tenant
 
 if TYPE_CHECKING:
-    from fila import Client
+    from fila import Client, ConsumeMessage, WorkerEvent
 
 QUEUE = "demo"
-# What all consumers together deliver; low enough for two shared cores and for the eye.
+# What all handlers together do; low enough for two shared cores and for the eye.
 CAPACITY_PER_SECOND = 500
 QUIET_PER_SECOND = 10.0
 NOISY_FACTOR = 50
 PREMIUM_WEIGHT = 3
-_CONSUMERS = 2
-# Messages per receive: consumers settle in small batches, as a real worker would.
+_HANDLERS = 2
 _BATCH = 5
 _PRODUCER_TICK_S = 0.02
 # After the last enqueue, quiet messages under way get this long to arrive.
@@ -49,17 +48,26 @@ class Load:
         self.record = Record(tenants)
         self.failure: Exception | None = None
         self._client = client
+        # Nothing is taken ahead of its turn: a message that waits in the client has had its turn.
+        self._worker = client.worker(
+            QUEUE,
+            self._handle,
+            concurrency=_HANDLERS,
+            batch_size=_BATCH,
+            prefetch=_HANDLERS * _BATCH,
+            on_event=self._see,
+        )
+        self._is_over = threading.Event()
         self._stop_producing = threading.Event()
-        self._stop_consuming = threading.Event()
         self._lock = threading.Lock()
+        self._next_turn = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Traffic flows inside; on the way out producers stop first, then consumers."""
-        threads = [threading.Thread(target=self._guarded, args=(self._produce,), daemon=True)]
-        threads += [
-            threading.Thread(target=self._guarded, args=(self._consume,), daemon=True)
-            for _ in range(_CONSUMERS)
+        """Traffic flows inside; on the way out the producer stops first, then the worker."""
+        threads = [
+            threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            for work in (self._produce, lambda: self._worker.run(signals=False))
         ]
         for thread in threads:
             thread.start()
@@ -69,7 +77,8 @@ class Load:
             self._await_quiet_messages()
         finally:
             self._stop_producing.set()
-            self._stop_consuming.set()
+            self._is_over.set()
+            self._worker.stop()
             for thread in threads:
                 thread.join(timeout=5.0)
 
@@ -78,8 +87,11 @@ class Load:
             work()
         except Exception as error:
             # Whatever ends a thread ends the run; the main thread raises it.
-            if not self._stop_consuming.is_set() and self.failure is None:
-                self.failure = error
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._is_over.is_set() and self.failure is None:
+            self.failure = error
 
     def _produce(self) -> None:
         from fila import EnqueueMessage
@@ -111,20 +123,19 @@ class Load:
             for result in results:
                 result.unwrap()
 
-    def _consume(self) -> None:
-        pause = _BATCH * _CONSUMERS / CAPACITY_PER_SECOND
-        next_turn = time.monotonic()
-        while not self._stop_consuming.wait(max(0.0, next_turn - time.monotonic())):
-            batch = self._client.receive(QUEUE, _BATCH, wait_ms=100)
-            with self._lock:
-                now = time.monotonic()
-                for message in batch:
-                    self.record.deliver(_PLACE.unpack(message.payload)[0], now)
-            # Late turns are not made up for: the pace is a ceiling, as it is for a real worker.
-            next_turn = max(next_turn + pause, now)
-            for outcome in self._client.ack_many(batch):
-                if outcome is not None:
-                    raise outcome
+    def _handle(self, messages: "Sequence[ConsumeMessage]") -> None:
+        with self._lock:
+            now = time.monotonic()
+            for message in messages:
+                self.record.deliver(_PLACE.unpack(message.payload)[0], now)
+            # Late turns are not made up for: the pace is a ceiling, as it is for real work.
+            turn = max(self._next_turn, now)
+            self._next_turn = turn + len(messages) / CAPACITY_PER_SECOND
+        self._is_over.wait(turn - now)
+
+    def _see(self, event: "WorkerEvent") -> None:
+        if event.kind == "settle_failed" and isinstance(event.error, Exception):
+            self._fail(event.error)
 
     def _await_quiet_messages(self) -> None:
         deadline = time.monotonic() + _GRACE_S
