@@ -55,7 +55,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--smoke", action="store_true", help="a few messages of everything")
     length.add_argument("--from", dest="source", metavar="FILE", help="show an earlier result")
     parser.add_argument("--only", default="", help=f"some of: {','.join(PEERS)}")
-    parser.add_argument("--clients", default=",".join(CLIENTS), help="python, go or both")
+    parser.add_argument("--clients", default=",".join(CLIENTS), help=f"some of: {','.join(CLIENTS)}")
     parser.add_argument("--case", default="", help="names of cases, or how they begin")
     parser.add_argument("--rounds", type=int, help="instead of the run's own number")
     parser.add_argument("--json", dest="json_file", metavar="FILE", help="write the result here")
