@@ -95,7 +95,8 @@ class Operations:
         if "api_key" in given:
             settings["api_key"] = given["api_key"]
         if "tls" in given:
-            settings["tls"] = fila.TlsOptions(**given["tls"])
+            names = ("ca_file", "cert_file", "key_file", "server_name")
+            settings["tls"] = fila.TlsOptions(*(given["tls"].get(name) for name in names))
         if options.get("timeout_ms") is not None:
             settings["timeout"] = options["timeout_ms"] / 1000
         backoff = {

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 from fila import _wire
 from fila._coalesce import AsyncCoalescer, Coalescer
-from fila._connection import AsyncConnection, Connection, Retry
+from fila._connection import AsyncConnection, Connection
+from fila._endpoint import Retry
 from fila._latch import Latch
 from fila._wire import Item
 from fila.errors import DeadlineExceededError, FilaError, UnavailableError

@@ -7,6 +7,7 @@ has it, and a batch is the items joined: nothing is copied into a larger protobu
 size of a batch is known exactly before it is sent.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -167,6 +168,8 @@ def _enqueue_request(
     request = service_pb2.EnqueueRequest()
     request.queue = message.queue
     payload = message.payload
+    if message.text is not None or message.json is not ...:
+        payload = _written(message)
     request.payload = payload if type(payload) is bytes else _as_bytes(payload)
     headers = request.headers
     if message.headers:
@@ -202,6 +205,18 @@ def _enqueue_request(
     return request
 
 
+def _written(message: EnqueueMessage) -> bytes:
+    """The payload that text or JSON stands for."""
+    if message.payload or (message.text is not None and message.json is not ...):
+        raise ValueError("more than one payload")
+    if message.json is ...:
+        return cast(str, message.text).encode()
+    # NaN and infinity are none of JSON's numbers.
+    return json.dumps(
+        message.json, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ).encode()
+
+
 def _as_bytes(payload: BytesLike) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
@@ -213,7 +228,10 @@ def _explain(message: EnqueueMessage, error: Exception) -> NoReturn:
     # Values stay out of the texts: headers and payloads may be private.
     payload: object = message.payload
     if isinstance(payload, str):
-        raise TypeError("payload must be bytes, not str; encode it: text.encode()") from error
+        raise TypeError("payload must be bytes, not str; give it as text=...") from error
+    if (bool(payload), message.text is not None, message.json is not ...).count(True) > 1:
+        raise ValueError("give one of payload, text and json") from error
+    _expect("text", message.text or "", str, "str", error)
     _expect("payload", payload, bytes | bytearray | memoryview, "bytes-like", error)
     headers: object = message.headers or {}
     _expect("headers", headers, Mapping, "a mapping", error)
@@ -231,6 +249,9 @@ def _explain(message: EnqueueMessage, error: Exception) -> NoReturn:
         raise TypeError("throttle_keys must be a list of str, not one str") from error
     if isinstance(message.deliver_at, datetime) and message.deliver_at.tzinfo is None:
         raise ValueError("deliver_at needs a time zone, e.g. datetime.now(UTC)") from error
+    if message.json is not ...:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"json: {error}") from error
     raise error
 
 
