@@ -6,7 +6,6 @@ Nothing here knows which calls exist or what they are for.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -16,7 +15,7 @@ import grpc.aio
 
 from fila import errors, tracing
 from fila._address import Target
-from fila._endpoint import LOOK_S, Call, Endpoint, Line, Retry, Route, credentials_of
+from fila._endpoint import Call, Endpoint, Line, Retry, Route, credentials_of
 from fila._key import Metadata
 from fila._latch import Latch
 from fila.errors import FilaError, UnavailableError
@@ -160,7 +159,7 @@ class AsyncConnection(Endpoint):
             return self._line
         if not self._needs_names():
             return self._look(None)
-        self._looks_at = time.monotonic() + LOOK_S
+        self._put_off_look()  # so that others do not ask, too
         return self._look(await asyncio.to_thread(self._names))
 
     async def metadata(self, trace: Mapping[str, str]) -> Metadata:

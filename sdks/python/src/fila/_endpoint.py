@@ -192,6 +192,9 @@ class Endpoint:
             return True
         return self.may_change and time.monotonic() >= self._looks_at
 
+    def _put_off_look(self) -> None:
+        self._looks_at = time.monotonic() + LOOK_S
+
     def _needs_names(self) -> bool:
         """Whether names have to be looked up, which blocks. Those of a good connection have not."""
         return self._addresses.are_several and not (self._line and self.link.is_up)
@@ -206,7 +209,7 @@ class Endpoint:
 
     def _look(self, target: str | None) -> Line:
         """The channel to use from now on: another one if the target or a certificate is another."""
-        self._looks_at = time.monotonic() + LOOK_S
+        self._put_off_look()
         line = self._line
         material = None if self._certificates is None else self._certificates.refresh()
         if target is None:

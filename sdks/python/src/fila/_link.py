@@ -29,7 +29,7 @@ class Link:
         self.losses = 0
         self._target = target
         self._tell = on_connection
-        self._is_unreachable = False
+        self.is_unreachable = False
         self._away_since: float | None = None
         # A handler that interrupts a change may make one of its own.
         self._lock = threading.RLock()
@@ -42,7 +42,7 @@ class Link:
             if self.is_up or losses != self.losses:
                 return
             self.is_up = True
-            self._is_unreachable = False
+            self.is_unreachable = False
             if self._away_since is not None:
                 seconds = time.monotonic() - self._away_since
                 self._away_since = None
@@ -53,7 +53,7 @@ class Link:
     def failed(self, losses: int, reason: str) -> None:
         """A call that began when there had been so many losses did not reach the broker."""
         with self._lock:
-            if losses != self.losses or self._is_unreachable:
+            if losses != self.losses or self.is_unreachable:
                 return
             if self._away_since is None:
                 self._away_since = time.monotonic()
@@ -63,7 +63,7 @@ class Link:
                 _log.warning("lost the connection to %s: %s", self._target, reason)
                 self._events.append(ConnectionEvent("lost", reason))
             else:
-                self._is_unreachable = True
+                self.is_unreachable = True
                 _log.warning("cannot reach %s: %s", self._target, reason)
                 self._events.append(ConnectionEvent("unreachable", reason))
         self._deliver()

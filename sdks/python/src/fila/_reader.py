@@ -267,13 +267,13 @@ class Reader(_Held):
             self.reconnect.opened()
             losses = self._connection.link.losses
             try:
-                # A first attempt says soon, and in the log, that nobody is there. Later ones wait
-                # for the channel, which knows when it is worth trying again.
+                # Until it is known, and in the log, that nobody is there an attempt says so soon.
+                # Then they wait for the channel, which knows when it is worth trying again.
                 stream = self._stream = self._connection.stream(
                     _wire.CONSUME,
                     self._request,
                     service_pb2.ConsumeResponse,
-                    wait_for_ready=self.reconnect.attempts > 0,
+                    wait_for_ready=self._connection.link.is_unreachable,
                 )
                 if self.is_closed:  # whoever closed it may not have seen the stream
                     stream.cancel()
@@ -406,12 +406,12 @@ class AsyncReader(_Held):
             losses = self._connection.link.losses
             stream = None
             try:
-                # As in Reader: the first attempt is quick to fail, later ones wait.
+                # As in Reader: attempts are quick to fail until nobody is there, then they wait.
                 stream = self._stream = await self._connection.stream(
                     _wire.CONSUME,
                     self._request,
                     service_pb2.ConsumeResponse,
-                    wait_for_ready=self.reconnect.attempts > 0,
+                    wait_for_ready=self._connection.link.is_unreachable,
                 )
                 if self.is_closed:  # whoever closed it may not have seen the stream
                     stream.cancel()

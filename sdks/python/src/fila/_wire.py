@@ -228,7 +228,9 @@ def _explain(message: EnqueueMessage, error: Exception) -> NoReturn:
     # Values stay out of the texts: headers and payloads may be private.
     payload: object = message.payload
     if isinstance(payload, str):
-        raise TypeError("payload must be bytes, not str; give it as text=...") from error
+        raise TypeError(
+            "payload must be bytes, not str; give it as text=, or .encode() it"
+        ) from error
     if (bool(payload), message.text is not None, message.json is not ...).count(True) > 1:
         raise ValueError("give one of payload, text and json") from error
     _expect("text", message.text or "", str, "str", error)
