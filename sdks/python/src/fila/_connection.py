@@ -217,6 +217,7 @@ class AsyncConnection(Endpoint):
         self.check_open()
         metadata = await self.metadata(tracing.current())
         line = await self._now()
+        self.check_open()
         wait = wait_for_ready and not self.may_change
         stream = line.stream(method, response)(request, metadata=metadata, wait_for_ready=wait)
         # A channel that nobody holds is closed: this one is held until the stream has ended.

@@ -216,9 +216,9 @@ class Endpoint:
             target = line.route.target if line else self._names()
         route = Route(target, material)
         if line is None or line.route != route:
-            self.check_not_closed()
             line = self._line = Line(self._open(route), route)
             self._lines.add(line)
+            self.check_not_closed()  # by somebody who did not see this one
         return line
 
     def _open(self, route: Route) -> Any:

@@ -59,6 +59,11 @@ class Client(SettleCalls, ReadyCalls):
     create it in the child. It connects with its first call. `timeout` is the deadline in seconds of
     every request, and `timeout=` of a method overrides it for one call; streams have none. Single
     calls hold at most `max_buffered_bytes` at a time: one more waits until there is room.
+
+    `target` is host:port, or several of one cluster (a list, or a text with commas), which are
+    tried in order. `api_key` may be a function: it is asked for each call and stream, and must be
+    quick. `interceptors` are those of `grpc`. `on_connection` is called with a ConnectionEvent once
+    for each change, and must be quick, too.
     """
 
     def __init__(

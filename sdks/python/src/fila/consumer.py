@@ -52,7 +52,7 @@ class Consumer:
                 reader.wait()
                 continue
             if frame.ends_at > monotonic():
-                return ConsumeMessage(raw, self._client, frame.size)
+                return ConsumeMessage(raw, self._client, frame.size, frame.shared)
             expired(frame, raw)
         self._client._connection.check_not_forked()
         raise StopIteration
@@ -74,7 +74,7 @@ class Consumer:
                         continue
                     break
                 if frame.ends_at > monotonic():
-                    batch.append(ConsumeMessage(raw, self._client, frame.size))
+                    batch.append(ConsumeMessage(raw, self._client, frame.size, frame.shared))
                 else:
                     expired(frame, raw)
             yield batch
@@ -127,7 +127,7 @@ class AsyncConsumer:
                 await reader.wait()
                 continue
             if frame.ends_at > monotonic():
-                return AsyncConsumeMessage(raw, self._client, frame.size)
+                return AsyncConsumeMessage(raw, self._client, frame.size, frame.shared)
             expired(frame, raw)
         self._client._connection.check_not_forked()
         raise StopAsyncIteration
@@ -149,7 +149,7 @@ class AsyncConsumer:
                         continue
                     break
                 if frame.ends_at > monotonic():
-                    batch.append(AsyncConsumeMessage(raw, self._client, frame.size))
+                    batch.append(AsyncConsumeMessage(raw, self._client, frame.size, frame.shared))
                 else:
                     expired(frame, raw)
             yield batch

@@ -107,13 +107,22 @@ class Message(_Source):
     enqueued_at: datetime | None
     lease_expires_at: datetime | None
 
-    def __init__(self, raw: messages_pb2.Message, client: Any = None, frame_size: int = 0) -> None:
+    def __init__(
+        self,
+        raw: messages_pb2.Message,
+        client: Any = None,
+        frame_size: int = 0,
+        shared: tuple[str, str] | None = None,
+    ) -> None:
         # Every consumer needs these; the rest waits for `__getattr__`.
         self.id = raw.id
         self.payload = raw.payload
-        metadata = raw.metadata
-        self.queue = metadata.queue_id
-        self.lease_token = metadata.lease_token
+        if shared is None:
+            metadata = raw.metadata
+            self.queue = metadata.queue_id
+            self.lease_token = metadata.lease_token
+        else:  # by all messages of a frame
+            self.queue, self.lease_token = shared
         self._raw = raw
         self._client = client
         self._frame_size = frame_size
