@@ -240,19 +240,6 @@ class Operations:
         outcomes = await settled(client.ack_many(messages))
         return {"results": [error_of(error) if error else None for error in outcomes]}
 
-    async def do_extend_many(self, given: Fields) -> Fields:
-        client, consumer = self._client(given), given["consumer"]
-        messages = [self._delivered[consumer, it] for it in given["message_ids"]]
-        outcomes = await settled(client.extend_many(messages, given.get("ms")))
-        return {
-            "results": [
-                {"lease_expires_at_ms": _ms(it)}
-                if isinstance(it, datetime)
-                else {"error": error_of(it)}
-                for it in outcomes
-            ]
-        }
-
     async def do_ack_concurrently(self, given: Fields) -> Fields:
         client, queue = self._client(given), given["queue"]
         calls = [
@@ -276,6 +263,19 @@ class Operations:
     async def do_create_queue(self, given: Fields) -> Fields:
         call = self._client(given).create_queue(given["queue"], **given.get("settings", {}))
         return {"dead_letter_queue": await settled(call)}
+
+    async def do_extend_many(self, given: Fields) -> Fields:
+        client, consumer = self._client(given), given["consumer"]
+        messages = [self._delivered[consumer, it] for it in given["message_ids"]]
+        outcomes = await settled(client.extend_many(messages, given.get("ms")))
+        return {
+            "results": [
+                {"lease_expires_at_ms": _ms(it)}
+                if isinstance(it, datetime)
+                else {"error": error_of(it)}
+                for it in outcomes
+            ]
+        }
 
     async def do_ensure_queue(self, given: Fields) -> Fields:
         call = self._client(given).ensure_queue(given["queue"], **given.get("settings", {}))
