@@ -47,7 +47,7 @@ def numbers(monkeypatch):
 
 
 def test_several_addresses_become_one_list_of_numbers(numbers):
-    numbers |= {"a": ["10.0.0.1", "10.0.0.2"], "b": ["10.0.0.3"], "::1": ["::1"]}
+    numbers |= {"a": ["10.0.0.2", "10.0.0.1"], "b": ["10.0.0.3"], "::1": ["::1"]}
     assert Addresses("a:1").target() == "a:1"
     assert Addresses("a:1, b:2").target() == "ipv4:10.0.0.1:1,10.0.0.2:1,10.0.0.3:2"
     assert Addresses(["a:1", "nobody:5"]).target() == "ipv4:10.0.0.1:1,10.0.0.2:1"

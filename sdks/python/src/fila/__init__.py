@@ -173,6 +173,7 @@ _PLACES = {
     " WaitStats",
     "status": "BrokerStatus Severity Trouble",
     "config": "",
+    "testing": "",
     "worker": "AsyncWorker Backpressure DeadLetter Worker WorkerEvent",
 }
 

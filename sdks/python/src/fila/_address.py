@@ -40,7 +40,8 @@ class Addresses:
             except OSError as error:
                 why = error.strerror or str(error)
                 continue
-            found += [(str(row[4][0]), int(port)) for row in rows]
+            # Sorted, because name servers change the order, and another list is another channel.
+            found += sorted({(str(row[4][0]), int(port)) for row in rows})
         if not found:
             text = f'no address of "{self.text}" is known: {why}'
             raise UnavailableError(text, code="UNAVAILABLE")
