@@ -55,16 +55,20 @@ class _Readiness:
         self._timeout = timeout
         self._ping_timeout = connection.timeout
         self._retry = Retry(connection.backoff, timeout)
+        self._last: FilaError | None = None
 
     def ping_timeout(self) -> float:
         return min(self._ping_timeout, self._retry.remaining)
 
     def pause(self, error: FilaError) -> float:
         """How long to wait after a failure; raises at the end."""
+        # A ping that the end of the time cut off says less than the one before.
+        if self._last is None or isinstance(error, UnavailableError):
+            self._last = error
         pause = self._retry.pause()
         if pause is None:
-            text = f"the broker was not ready within {self._timeout:g} s: {error.message}"
-            raise DeadlineExceededError(text, code="DEADLINE_EXCEEDED") from error
+            text = f"the broker was not ready within {self._timeout:g} s: {self._last.message}"
+            raise DeadlineExceededError(text, code="DEADLINE_EXCEEDED") from self._last
         return pause
 
 
