@@ -102,9 +102,9 @@ def _blamed(connection: Connection, error: ValueError) -> str:
         name = "apiKeyFile" if connection.api_key_file else "apiKeySecret"
         return f'option "{name}": {text}'
     for field, name in (
-        ("tls ca_file", "tlsCaFile"),
-        ("tls cert_file", "tlsCertFile"),
-        ("tls key_file", "tlsKeyFile"),
+        ("tls ca ", "tlsCaFile"),
+        ("tls cert ", "tlsCertFile"),
+        ("tls key ", "tlsKeyFile"),
     ):
         if field in text:
             return f'option "{name}": {text}'

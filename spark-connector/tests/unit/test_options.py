@@ -112,7 +112,7 @@ def test_tls_is_on_with_any_of_its_options() -> None:
     assert PeekOptions.of(BASE).tls_options() is None
     assert PeekOptions.of({**BASE, "tls": "true"}).tls_options() is not None
     ca = PeekOptions.of({**BASE, "tlsCaFile": "ca.pem"}).tls_options()
-    assert ca is not None and ca.ca_file == "ca.pem"
+    assert ca is not None and ca.ca == "ca.pem"
 
 
 def test_clients_are_shared_by_what_reaches_the_broker() -> None:

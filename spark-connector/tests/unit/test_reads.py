@@ -102,7 +102,7 @@ def test_queue_that_does_not_exist(queue: Queue) -> None:
 
 
 def test_files_that_cannot_be_read_are_named_by_their_option(queue: Queue) -> None:
-    with pytest.raises(OptionError, match='option "tlsCaFile": cannot read tls ca_file'):
+    with pytest.raises(OptionError, match='option "tlsCaFile": cannot read tls ca "missing'):
         reader(queue, tlsCaFile="missing.pem").partitions()
     with pytest.raises(OptionError, match='option "address": target "nonsense" is not host:port'):
         reader(queue, address="nonsense").partitions()
