@@ -15,7 +15,7 @@ const HANDLERS: u32 = 5;
 /// What a real worker does with a message; this one cannot stand the number 13.
 async fn handle(message: ConsumeMessage) -> Result<(), HandlerError> {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    if message.payload == b"13" { Err("unlucky number".into()) } else { Ok(()) }
+    if message.payload == "13" { Err("unlucky number".into()) } else { Ok(()) }
 }
 
 #[tokio::main]
