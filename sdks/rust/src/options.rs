@@ -126,7 +126,8 @@ impl ClientBuilder {
     /// Asked for the key of each call and each opening of a stream, so that keys can be changed
     /// without another client. It must be quick: keep what is slow to get.
     ///
-    /// What it fails with fails that call, as [`Unauthenticated`](crate::ErrorKind::Unauthenticated).
+    /// What it fails with fails that call:
+    /// [`Unauthenticated`](crate::ErrorKind::Unauthenticated).
     #[must_use]
     pub fn api_key_from<E: Into<BoxError>>(
         mut self,
