@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.enqueue(EnqueueMessage::new(&queue, "for your eyes only")).await?;
     let options = ReceiveOptions { wait: Duration::from_secs(2), ..Default::default() };
     for message in client.receive(&queue, options).await? {
-        println!("received '{}'", String::from_utf8_lossy(&message.payload));
+        println!("received '{}'", message.text()?);
         message.ack().await?;
     }
     client.delete_queue(&queue).await?;

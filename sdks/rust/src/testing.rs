@@ -149,3 +149,18 @@ fn stop(process: &mut Child) {
     let _ = process.kill();
     let _ = process.wait();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_is_not_installed_says_how_to_get_it() {
+        let program = "fila-server-that-nobody-has";
+        let error = Command::new(program).spawn().unwrap_err();
+        let error = not_started(program, &error);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let text = format!("there is no \"{program}\": install it with `pip install fila-server`");
+        assert!(error.to_string().starts_with(&text), "{error}");
+    }
+}

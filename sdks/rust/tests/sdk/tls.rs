@@ -3,7 +3,7 @@
 
 use fila::{Client, EnqueueMessage, ErrorKind, Pem, TlsOptions};
 
-use crate::broker::{Broker, cert_path};
+use crate::broker::{Broker, PATIENCE, cert_path};
 
 fn trusting(ca: &str) -> TlsOptions {
     TlsOptions { ca: Some(cert_path(ca).into()), ..TlsOptions::default() }
@@ -151,13 +151,16 @@ async fn files_are_read_again_for_every_connection() {
     send().await.unwrap();
     broker.stop();
     let _broker = Broker::with_tls_on(broker.port, true);
-    let error = loop {
-        // The first call may find the old connection before anybody noticed that it is gone.
-        let error = send().await.unwrap_err();
-        if error.to_string().contains("own.key") {
-            break error;
+    let refused = async {
+        loop {
+            // The first call may find the old connection before anybody noticed that it is gone.
+            let error = send().await.unwrap_err();
+            if error.to_string().contains("own.key") {
+                break error;
+            }
         }
     };
+    let error = tokio::time::timeout(PATIENCE, refused).await.unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     place("own.key", "client.key");
     send().await.unwrap();
