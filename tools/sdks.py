@@ -58,7 +58,10 @@ class Sdk:
         return text
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **{name: self.filled(value) for name, value in self.env.items()}}
+        # What `testing` of an SDK starts: the broker of the environment that runs this.
+        server = {"FILA_SERVER": str(Path(sys.executable).with_name("fila-server"))}
+        own = {name: self.filled(value) for name, value in self.env.items()}
+        return {**os.environ, **server, **own}
 
 
 GO = Sdk(
@@ -137,9 +140,10 @@ RUST = Sdk(
     generated="src/proto",
     lint=(
         ("cargo", "fmt", "--check"),
-        ("cargo", "clippy", "-q", "--all-targets", "--features", "otel", "--", "-D", "warnings"),
+        ("cargo", "clippy", "-q", "--all-targets", "--all-features", "--", "-D", "warnings"),
+        ("cargo", "clippy", "-q", "--", "-D", "warnings"),
     ),
-    test=(("cargo", "test", "-q", "--features", "otel"),),
+    test=(("cargo", "test", "-q", "--all-features"),),
     package=(("cargo", "package", "-q", "--allow-dirty", "--no-verify"),),
     example=("cargo", "run", "-q", "--features", "otel", "--example", "{example}"),
     env={"CARGO_TARGET_DIR": "{cache}/../cargo"},

@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_server(false)
         .build_transport(false)
+        .bytes(".")
         .emit_rerun_if_changed(false)
         .out_dir(out)
         .compile_fds(contract)?;

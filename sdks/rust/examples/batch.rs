@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     // With a key for each message the client may send a request again when the broker was away.
     let messages = (0..MESSAGES).map(|n| {
-        EnqueueMessage::new(&queue, [b'x'; 256])
+        EnqueueMessage::new(&queue, vec![b'x'; 256])
             .header("row", n.to_string())
             .idempotency_key(format!("{queue}-{n}"))
     });

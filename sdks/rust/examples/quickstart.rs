@@ -18,8 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let consumer = client.consume(&queue).await?;
     if let Some(message) = consumer.next().await.transpose()? {
-        let payload = String::from_utf8_lossy(&message.payload);
-        println!("received '{payload}' of {}", message.headers["tenant"]);
+        println!("received '{}' of {}", message.text()?, message.headers["tenant"]);
         message.ack().await?;
     }
     consumer.close().await;

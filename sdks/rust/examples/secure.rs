@@ -14,12 +14,12 @@ async fn connect() -> fila::Result<Client> {
     let target = variable("FILA_ADDR").unwrap_or_else(|| "127.0.0.1:5555".to_owned());
     let mut builder = Client::builder().target(target);
     let tls = TlsOptions {
-        ca_file: variable("FILA_CA").map(Into::into),
-        cert_file: variable("FILA_CERT").map(Into::into),
-        key_file: variable("FILA_KEY").map(Into::into),
+        ca: variable("FILA_CA").map(Into::into),
+        cert: variable("FILA_CERT").map(Into::into),
+        key: variable("FILA_KEY").map(Into::into),
         server_name: None,
     };
-    if tls.ca_file.is_some() || tls.cert_file.is_some() {
+    if tls.ca.is_some() || tls.cert.is_some() {
         builder = builder.tls(tls);
     }
     if let Some(key) = variable("FILA_API_KEY") {
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.enqueue(EnqueueMessage::new(&queue, "for your eyes only")).await?;
     let options = ReceiveOptions { wait: Duration::from_secs(2), ..Default::default() };
     for message in client.receive(&queue, options).await? {
-        println!("received '{}'", String::from_utf8_lossy(&message.payload));
+        println!("received '{}'", message.text()?);
         message.ack().await?;
     }
     client.delete_queue(&queue).await?;

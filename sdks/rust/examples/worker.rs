@@ -15,7 +15,7 @@ const HANDLERS: u32 = 5;
 /// What a real worker does with a message; this one cannot stand the number 13.
 async fn handle(message: ConsumeMessage) -> Result<(), HandlerError> {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    if message.payload == b"13" { Err("unlucky number".into()) } else { Ok(()) }
+    if message.payload == "13" { Err("unlucky number".into()) } else { Ok(()) }
 }
 
 #[tokio::main]
@@ -53,8 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let letters = client.receive(&dead_letters, options).await?;
     let letter = letters.first().ok_or("there is no dead letter")?;
     println!("{} messages were processed", MESSAGES - 1);
-    let payload = String::from_utf8_lossy(&letter.payload);
-    println!("message {payload} is a dead letter: {}", letter.last_error);
+    println!("message {} is a dead letter: {}", letter.text()?, letter.last_error);
     letter.ack().await?;
     client.delete_queue(&queue).await?;
     client.close().await;

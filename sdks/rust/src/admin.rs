@@ -9,13 +9,16 @@ use prost_types::FieldMask;
 
 use crate::client::Client;
 use crate::connection::Admin;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::message::as_ms;
 use crate::proto;
 use crate::stats::{
     DeletedQueue, Explanation, HookErrorPolicy, MessageState, PeekPage, QueueConfig, QueueInfo,
     QueueStats,
 };
+
+// How the broker names the queue that it creates for a queue's dead letters.
+const DEAD_LETTER_SUFFIX: &str = ".dlq";
 
 /// The settings that [`Client::create_queue`] and [`Client::update_queue`] take. `None` leaves a
 /// setting as it is; zero and an empty text mean the default.
@@ -68,6 +71,28 @@ impl QueueSettings {
             ("quantum", self.quantum.is_some()),
         ];
         fields.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+impl QueueConfig {
+    /// What people read of each setting, by the contract's names. Scripts are quoted.
+    fn values(&self) -> [(&'static str, String); 13] {
+        let ms = |duration: Duration| duration.as_millis().to_string();
+        [
+            ("on_enqueue_script", format!("{:?}", self.on_enqueue_script)),
+            ("on_failure_script", format!("{:?}", self.on_failure_script)),
+            ("visibility_timeout_ms", ms(self.visibility_timeout)),
+            ("max_attempts", self.max_attempts.to_string()),
+            ("retry_delay_ms", ms(self.retry_delay)),
+            ("retry_delay_max_ms", ms(self.retry_delay_max)),
+            ("default_ttl_ms", ms(self.default_ttl)),
+            ("idempotency_window_ms", ms(self.idempotency_window)),
+            ("max_messages", self.max_messages.to_string()),
+            ("on_hook_error", format!("{:?}", self.on_hook_error).to_lowercase()),
+            ("hook_timeout_ms", ms(self.hook_timeout)),
+            ("hook_memory_limit_bytes", self.hook_memory_limit_bytes.to_string()),
+            ("quantum", self.quantum.to_string()),
+        ]
     }
 }
 
@@ -152,6 +177,43 @@ impl Client {
         let send = |mut admin: Admin, request| async move { admin.create_queue(request).await };
         let response = self.call().queue(name).send(request, send).await?;
         Ok(response.dead_letter_queue)
+    }
+
+    /// Creates a queue if there is none of that name, and is content with one that has these
+    /// settings; those that are `None` are not compared. Returns its dead-letter queue's name.
+    ///
+    /// Fails with [`QueueAlreadyExists`](ErrorKind::QueueAlreadyExists), naming both values, when
+    /// one differs. It never changes a queue: a program of an older release that starts again must
+    /// not undo what an operator did.
+    pub async fn ensure_queue(&self, name: &str, settings: QueueSettings) -> Result<String> {
+        let found = match self.create_queue(name, settings.clone()).await {
+            Err(error) if error.kind() == ErrorKind::QueueAlreadyExists => {
+                (error, self.stats(name, Some(1)).await)
+            }
+            created => return created,
+        };
+        let (exists, config) = match found {
+            // It was deleted meanwhile.
+            (_, Err(error)) if error.kind() == ErrorKind::QueueNotFound => {
+                return self.create_queue(name, settings).await;
+            }
+            (exists, stats) => (exists, stats?.config),
+        };
+        let wanted = QueueConfig::from(proto::QueueConfig::from(settings.clone()));
+        let (wanted, config) = (wanted.values(), config.values());
+        let differs = |name: &String| {
+            let (name, is) = config.iter().find(|(field, _)| field == name)?;
+            let (_, wanted) = wanted.iter().find(|(field, _)| field == name)?;
+            (is != wanted).then(|| format!("{name} is {is}, not {wanted}"))
+        };
+        let differences: Vec<_> = settings.names().iter().filter_map(differs).collect();
+        if differences.is_empty() {
+            return Ok(format!("{name}{DEAD_LETTER_SUFFIX}"));
+        }
+        let differences = differences.join(", ");
+        Err(exists.with_text(format!(
+            "queue \"{name}\" exists with other settings: {differences}; update_queue changes them"
+        )))
     }
 
     /// Changes the settings that are set, and returns all of them.

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     fn item(payload_bytes: usize) -> proto::EnqueueRequest {
-        proto::EnqueueRequest { payload: vec![0; payload_bytes], ..Default::default() }
+        proto::EnqueueRequest { payload: vec![0; payload_bytes].into(), ..Default::default() }
     }
 
     fn sizes(items: Vec<proto::EnqueueRequest>) -> Vec<usize> {

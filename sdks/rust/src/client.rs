@@ -404,11 +404,33 @@ impl Client {
         };
         let is_repeatable = !lease_token.is_empty();
         let end = self.shared.extensions.call(item, is_repeatable, self.timeout).await;
-        end.and_then(|end| {
-            end.ok_or_else(|| Error::internal("the broker did not say when the lease ends"))
-        })
-        .map_err(|error| error.about(Some(queue), Some(message_id)))
+        end.and_then(end_of_lease).map_err(|error| error.about(Some(queue), Some(message_id)))
     }
+
+    /// Prolongs the leases of many messages to `duration` from now, by default each queue's
+    /// visibility timeout; the new end of each, in order. The call itself fails only when the
+    /// client is closed.
+    pub async fn extend_many<'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a ConsumeMessage>,
+        duration: Option<Duration>,
+    ) -> Result<Vec<Result<SystemTime>>> {
+        let _promise = self.shared.connection.promises.give()?;
+        let item = |message: &ConsumeMessage| proto::LeaseExtension {
+            queue: message.queue.clone(),
+            message_id: message.id.clone(),
+            lease_token: message.lease_token.clone(),
+            extend_ms: duration.map_or(0, as_ms),
+        };
+        let items: Vec<_> = messages.into_iter().map(item).collect();
+        let Shared { connection, .. } = &*self.shared;
+        let ends = send_many::<Extend>(connection, items.into_iter(), self.timeout).await?;
+        Ok(ends.into_iter().map(|end| end.and_then(end_of_lease)).collect())
+    }
+}
+
+fn end_of_lease(end: Option<SystemTime>) -> Result<SystemTime> {
+    end.ok_or_else(|| Error::internal("the broker did not say when the lease ends"))
 }
 
 impl fmt::Debug for Client {

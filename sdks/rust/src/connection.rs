@@ -8,7 +8,6 @@
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,28 +16,31 @@ use prost::Message;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, TimeoutExpired};
 
+use crate::address::Address;
+use crate::api_key::{Key, Keys};
+use crate::connector::Connector;
 use crate::error::{Error, Result};
-use crate::options::{Backoff, ClientBuilder, DEFAULT_TARGET, TlsOptions};
+use crate::link::Watch;
+use crate::options::{Backoff, ClientBuilder};
 use crate::pipeline::Pipeline;
 use crate::promises::Promises;
 use crate::proto::fila_admin_client::FilaAdminClient;
 use crate::proto::fila_service_client::FilaServiceClient;
+use crate::tls::Tls;
 use crate::tracing::Trace;
+use crate::transport::Transport;
 
-pub(crate) type Service = FilaServiceClient<Channel>;
-pub(crate) type Admin = FilaAdminClient<Channel>;
+pub(crate) type Service = FilaServiceClient<Transport>;
+pub(crate) type Admin = FilaAdminClient<Transport>;
 
 // Below the 60 s after which NAT tables and load balancers forget idle connections, and above the
 // interval from which the broker takes pings for a flood.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 // With the above, a silent peer is noticed before a default lease of 30 s ends.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-// The time limit of one attempt to connect, TLS handshake included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 // A clock cannot count to the end of time; nobody waits for longer than this.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -47,29 +49,23 @@ const USER_AGENT: &str = concat!("fila-rust/", env!("CARGO_PKG_VERSION"));
 // gRPC has for it, and nothing else tells it from a status of the peer's.
 const TOO_LARGE: &str = "Error, decoded message length too large";
 const REASON_TRAILER: &str = "fila-reason";
-const REDACTED: &str = "[redacted]";
 const FULL: &str = "more waits to be sent than max_buffered_bytes allows; this one was not sent";
 
-/// A generated client that can be made for a channel.
+/// A client of one service of the broker's.
 pub(crate) trait Stub {
-    fn on(channel: Channel, max_message_bytes: usize) -> Self;
+    fn on(transport: Transport, max_message_bytes: usize) -> Self;
 }
 
 impl Stub for Service {
-    fn on(channel: Channel, max_message_bytes: usize) -> Self {
-        Self::new(channel).max_decoding_message_size(max_message_bytes)
+    fn on(transport: Transport, max_message_bytes: usize) -> Self {
+        Self::new(transport).max_decoding_message_size(max_message_bytes)
     }
 }
 
 impl Stub for Admin {
-    fn on(channel: Channel, max_message_bytes: usize) -> Self {
-        Self::new(channel).max_decoding_message_size(max_message_bytes)
+    fn on(transport: Transport, max_message_bytes: usize) -> Self {
+        Self::new(transport).max_decoding_message_size(max_message_bytes)
     }
-}
-
-struct ApiKey {
-    secret: String,
-    header: MetadataValue<Ascii>,
 }
 
 /// A broker's address, a channel to it, and everything that calls have in common.
@@ -78,9 +74,10 @@ pub(crate) struct Connection {
     pub(crate) backoff: Backoff,
     pub(crate) runtime: Handle,
     // None once it is closed, so that the last call under way takes the socket with it.
-    channel: Mutex<Option<Channel>>,
+    transport: Mutex<Option<Transport>>,
+    watch: Arc<Watch>,
     closed: watch::Sender<bool>,
-    api_key: Option<ApiKey>,
+    keys: Keys,
     pub(crate) max_message_bytes: usize,
     pub(crate) enqueues: Pipeline,
     pub(crate) settlements: Pipeline,
@@ -112,8 +109,9 @@ impl Connection {
 
     /// Connects, and fails if nobody is there.
     pub(crate) async fn open(options: &ClientBuilder) -> Result<Self> {
-        let endpoint = endpoint(options)?;
-        let channel = match tokio::time::timeout(options.timeout, endpoint.connect()).await {
+        let (endpoint, connector, watching) = parts(options)?;
+        let connecting = endpoint.connect_with_connector(connector);
+        let channel = match tokio::time::timeout(options.timeout, connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => {
                 let text = chain(&error);
@@ -124,24 +122,27 @@ impl Connection {
                 return Err(Error::too_late("the broker did not accept the connection in time"));
             }
         };
-        Self::over(channel, options)
+        Ok(Self::over(channel, watching, options))
     }
 
     /// Connects with the first call.
     pub(crate) fn open_lazily(options: &ClientBuilder) -> Result<Self> {
-        Self::over(endpoint(options)?.connect_lazy(), options)
+        let (endpoint, connector, watching) = parts(options)?;
+        Ok(Self::over(endpoint.connect_with_connector_lazy(connector), watching, options))
     }
 
-    fn over(channel: Channel, options: &ClientBuilder) -> Result<Self> {
+    fn over(channel: Channel, watching: Watching, options: &ClientBuilder) -> Self {
         let room_bytes = options.max_buffered_bytes.min(Semaphore::MAX_PERMITS);
         let room_bytes = u32::try_from(room_bytes).unwrap_or(u32::MAX);
-        Ok(Self {
+        let (watch, keys) = watching;
+        Self {
             target: options.target.clone(),
             backoff: options.backoff,
             runtime: Handle::current(),
-            channel: Mutex::new(Some(channel)),
+            transport: Mutex::new(Some(Transport::new(channel, &options.layers))),
+            watch,
             closed: watch::Sender::new(false),
-            api_key: options.api_key.as_deref().map(api_key).transpose()?,
+            keys,
             max_message_bytes: options.max_message_bytes,
             promises: Promises::default(),
             room: Arc::new(Semaphore::new(room_bytes as usize)),
@@ -150,7 +151,7 @@ impl Connection {
             settlements: Pipeline::default(),
             has_no_grants: AtomicBool::new(false),
             has_no_pipelines: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Whether calls of this client can go on; whether new ones may begin, `promises` says.
@@ -191,14 +192,19 @@ impl Connection {
 
     /// A stub for one call. Fails when the client is closed.
     pub(crate) fn stub<S: Stub>(&self) -> Result<S> {
-        let channel = locked(&self.channel).clone().ok_or_else(Error::client_closed)?;
-        Ok(S::on(channel, self.max_message_bytes))
+        let transport = locked(&self.transport).clone().ok_or_else(Error::client_closed)?;
+        Ok(S::on(transport, self.max_message_bytes))
+    }
+
+    /// The API key for what is sent now. Fails as the function does that gives it.
+    pub(crate) fn key(&self) -> Result<Option<Arc<Key>>> {
+        self.keys.current()
     }
 
     /// A request with what travels beside it: the API key and the trace context.
-    pub(crate) fn request<T>(&self, message: T, trace: &Trace) -> Request<T> {
+    pub(crate) fn request<T>(message: T, key: Option<&Key>, trace: &Trace) -> Request<T> {
         let mut request = Request::new(message);
-        if let Some(key) = &self.api_key {
+        if let Some(key) = key {
             request.metadata_mut().insert("authorization", key.header.clone());
         }
         trace.add_to_metadata(request.metadata_mut());
@@ -226,7 +232,7 @@ impl Connection {
             return Err(Error::too_late("the deadline passed before the request was sent"));
         }
         self.check_size(message.encoded_len())?;
-        let mut request = self.request(message, trace);
+        let mut request = Self::request(message, self.key()?.as_deref(), trace);
         request.set_timeout(remaining);
         tokio::select! {
             biased;
@@ -287,16 +293,14 @@ impl Connection {
 
     /// The peer's text without the API key.
     pub(crate) fn redacted(&self, text: &str) -> String {
-        match &self.api_key {
-            Some(key) => text.replace(&key.secret, REDACTED),
-            None => text.to_owned(),
-        }
+        self.keys.redacted(text)
     }
 
     /// Ends every call under way. Harmless twice.
     pub(crate) async fn close(&self) {
+        self.watch.close();
         self.closed.send_replace(true);
-        locked(&self.channel).take();
+        locked(&self.transport).take();
         tokio::join!(self.enqueues.close(), self.settlements.close());
     }
 
@@ -304,6 +308,37 @@ impl Connection {
         // The sender is this connection's own, so this cannot fail.
         let _ = self.closed.subscribe().wait_for(|is_closed| *is_closed).await;
     }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // An end that nobody has to be told of.
+        self.watch.close();
+    }
+}
+
+/// What knows of a channel's connections, and what its calls prove themselves with.
+type Watching = (Arc<Watch>, Keys);
+
+/// What a channel is made of, and what goes with it. Checks the options.
+fn parts(options: &ClientBuilder) -> Result<(Endpoint, Connector, Watching)> {
+    let addresses = Address::all_of(&options.target)?;
+    let keys = Keys::new(&options.api_key)?;
+    let tls = options.tls.clone().map(Tls::new).transpose()?;
+    let watch = Watch::new(options.on_connection.clone());
+    let connector = Connector::new(&addresses, tls, &watch);
+    let wrong = || Error::invalid(&format!("target \"{}\" is no address", options.target));
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    // What requests say that they are for: of several the first, which brokers do not look at.
+    let origin = format!("{scheme}://{}", addresses[0]).parse().map_err(|_| wrong())?;
+    let endpoint = Endpoint::from(addresses[0].uri())
+        .origin(origin)
+        .user_agent(USER_AGENT)
+        .map_err(|_| wrong())?
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
+    Ok((endpoint, connector, (watch, keys)))
 }
 
 /// The moment a call that begins now has to be over.
@@ -366,87 +401,4 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
     }
     texts.join(": ")
-}
-
-/// Checks the options that need the network's view.
-fn endpoint(options: &ClientBuilder) -> Result<Endpoint> {
-    check_target(&options.target)?;
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{}", options.target))
-        .and_then(|endpoint| endpoint.user_agent(USER_AGENT))
-        .map_err(|_| not_a_target(&options.target))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true);
-    match &options.tls {
-        Some(tls) => endpoint
-            .tls_config(tls_config(tls)?)
-            .map_err(|error| Error::invalid(&format!("tls: {}", chain(&error)))),
-        None => Ok(endpoint),
-    }
-}
-
-fn check_target(target: &str) -> Result<()> {
-    let (host, port) = target.rsplit_once(':').ok_or_else(|| not_a_target(target))?;
-    let is_name = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
-    let is_bracketed = host.starts_with('[') && host.ends_with(']');
-    let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
-        && port.parse::<u16>().is_ok_and(|port| port != 0);
-    if is_name && is_port && (is_bracketed || !host.contains(':')) {
-        Ok(())
-    } else {
-        Err(not_a_target(target))
-    }
-}
-
-fn not_a_target(target: &str) -> Error {
-    Error::invalid(&format!(
-        "target \"{target}\" is not host:port, for example \"{DEFAULT_TARGET}\""
-    ))
-}
-
-fn api_key(secret: &str) -> Result<ApiKey> {
-    let mut header: MetadataValue<Ascii> = format!("Bearer {secret}")
-        .parse()
-        .map_err(|_| Error::invalid("api_key cannot be sent in a header"))?;
-    header.set_sensitive(true);
-    Ok(ApiKey { secret: secret.to_owned(), header })
-}
-
-fn tls_config(tls: &TlsOptions) -> Result<ClientTlsConfig> {
-    let mut config = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT);
-    config = match pem("ca_file", tls.ca_file.as_ref())? {
-        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
-        None => config.with_native_roots(),
-    };
-    let cert = pem("cert_file", tls.cert_file.as_ref())?;
-    let key = pem("key_file", tls.key_file.as_ref())?;
-    config = match (cert, key) {
-        (Some(cert), Some(key)) => config.identity(Identity::from_pem(cert, key)),
-        (None, None) => config,
-        _ => {
-            return Err(Error::invalid(
-                "tls cert_file and key_file go together; give both or neither",
-            ));
-        }
-    };
-    Ok(match &tls.server_name {
-        Some(name) => config.domain_name(name),
-        None => config,
-    })
-}
-
-fn pem(option: &str, path: Option<&PathBuf>) -> Result<Option<Vec<u8>>> {
-    let Some(path) = path.map(Path::new) else { return Ok(None) };
-    let shown = path.display();
-    let content = std::fs::read(path).map_err(|error| {
-        let why = error.kind().to_string();
-        Error::invalid(&format!("cannot read tls {option} \"{shown}\": {why}"))
-    })?;
-    // A file of another kind holds no certificate at all, and no error would say so.
-    if !content.windows(11).any(|window| window == b"-----BEGIN ") {
-        return Err(Error::invalid(&format!("tls {option} \"{shown}\" is not a PEM file")));
-    }
-    Ok(Some(content))
 }

@@ -16,6 +16,7 @@
 //!
 //! Here is what waits and how it is handed out; `reader` is the task.
 
+mod batches;
 mod reader;
 
 use std::collections::VecDeque;
@@ -29,6 +30,7 @@ use futures_core::Stream;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, watch};
 
+pub use self::batches::Batches;
 use self::reader::Reader;
 use crate::client::Client;
 use crate::connection::{Connection, locked};
@@ -79,16 +81,19 @@ impl Default for ConsumeOptions {
 pub struct Consumer {
     core: Arc<Core>,
     client: Client,
-    // What a poll of the stream waits for.
-    arrival: Option<Pin<Box<OwnedNotified>>>,
+    arrival: Arrival,
 }
+
+/// What a poll of a stream waits for.
+#[derive(Default)]
+struct Arrival(Option<Pin<Box<OwnedNotified>>>);
 
 /// A message, and the proof that its lease is kept.
 pub(crate) type Held = (ConsumeMessage, Hold);
 
 impl Consumer {
     pub(crate) fn new(core: Arc<Core>, client: Client) -> Self {
-        Self { core, client, arrival: None }
+        Self { core, client, arrival: Arrival::default() }
     }
 
     /// The next message; `None` after an error or once the client was closed. Dropping the future
@@ -136,26 +141,39 @@ impl Consumer {
     }
 }
 
+impl Arrival {
+    fn poll_next(
+        &mut self,
+        consumer: &Consumer,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<ConsumeMessage>>> {
+        loop {
+            // An arrival that is waited for already wakes this task when there is something new.
+            if self.0.is_none() {
+                let mut arrival = Box::pin(Arc::clone(&consumer.core.arrived).notified_owned());
+                arrival.as_mut().enable();
+                self.0 = Some(arrival);
+            }
+            if let Some(next) = consumer.take() {
+                self.0 = None;
+                return Poll::Ready(next.map(|next| next.map(|(message, _)| message)));
+            }
+            if let Some(arrival) = &mut self.0 {
+                ready!(arrival.as_mut().poll(context));
+            }
+            self.0 = None;
+        }
+    }
+}
+
 impl Stream for Consumer {
     type Item = Result<ConsumeMessage>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            // An arrival that is waited for already wakes this task when there is something new.
-            if self.arrival.is_none() {
-                let mut arrival = Box::pin(Arc::clone(&self.core.arrived).notified_owned());
-                arrival.as_mut().enable();
-                self.arrival = Some(arrival);
-            }
-            if let Some(next) = self.take() {
-                self.arrival = None;
-                return Poll::Ready(next.map(|next| next.map(|(message, _)| message)));
-            }
-            if let Some(arrival) = &mut self.arrival {
-                ready!(arrival.as_mut().poll(context));
-            }
-            self.arrival = None;
-        }
+        let mut arrival = std::mem::take(&mut self.arrival);
+        let next = arrival.poll_next(&self, context);
+        self.arrival = arrival;
+        next
     }
 }
 

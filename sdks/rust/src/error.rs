@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::BoxError;
 use crate::proto;
 
 /// What every call of this crate returns.
@@ -235,6 +236,13 @@ impl Error {
 
     pub(crate) fn cancelled(message: &str) -> Self {
         Self::new(Cancelled, message)
+    }
+
+    /// The function that gives API keys gave none.
+    pub(crate) fn no_key(cause: BoxError) -> Self {
+        let mut error = Self::new(Unauthenticated, &format!("api_key gave none: {cause}"));
+        error.0.source = Some(cause.into());
+        error
     }
 
     pub(crate) fn client_closed() -> Self {

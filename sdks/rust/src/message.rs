@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use prost_types::Timestamp;
 
 use crate::client::Client;
@@ -34,7 +35,7 @@ pub struct EnqueueMessage {
     /// Text pairs that travel with the message; hooks can read them.
     pub headers: HashMap<String, String>,
     /// Opaque bytes.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
     /// The group whose turn the message waits for; `default` without one.
     pub fairness_key: Option<String>,
     /// The share of the fairness key, 1 to 1000.
@@ -55,9 +56,10 @@ pub struct EnqueueMessage {
 }
 
 impl EnqueueMessage {
-    /// A message for `queue`, with no headers and no options.
+    /// A message for `queue`, with no headers and no options. Bytes, vectors, strings and literals
+    /// are taken as they are, without a copy.
     #[must_use]
-    pub fn new(queue: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
+    pub fn new(queue: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self { queue: queue.into(), payload: payload.into(), ..Self::default() }
     }
 
@@ -206,8 +208,8 @@ pub struct Message {
     pub queue: String,
     /// What the producer attached.
     pub headers: HashMap<String, String>,
-    /// Opaque bytes.
-    pub payload: Vec<u8>,
+    /// Opaque bytes: a part of what it arrived in, which lives for as long as this does.
+    pub payload: Bytes,
     /// The group whose turn the message waited for.
     pub fairness_key: String,
     /// The share of the fairness key relative to the others in the queue.

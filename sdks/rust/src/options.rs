@@ -2,12 +2,22 @@
 //! What a user may choose about a connection. Checked when a client is made of it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tower::Layer;
+
+use crate::BoxError;
+use crate::api_key::KeySource;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
+use crate::link::{ConnectionEvent, OnConnection};
+use crate::tls::TlsOptions;
+use crate::transport::{AddLayer, Transport, boxed_layer};
 
 pub(crate) const DEFAULT_TARGET: &str = "127.0.0.1:5555";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,21 +29,6 @@ const DEFAULT_BUFFERED_BYTES_MAX: usize = 32 * 1024 * 1024;
 const DEFAULT_CLOSE_TIMEOUT: Duration = DEFAULT_TIMEOUT;
 // Doubling stops long before this; the bound keeps the power small after hours of trying.
 const DOUBLINGS_MAX: u32 = 30;
-
-/// Encrypts the connection; with a certificate and its key the client proves itself too (mTLS).
-///
-/// Files are PEM and are read when a client is created.
-#[derive(Clone, Debug, Default)]
-pub struct TlsOptions {
-    /// The certificates to trust; `None` trusts the system's roots.
-    pub ca_file: Option<PathBuf>,
-    /// The client's own certificate, and those between it and its CA. Goes with `key_file`.
-    pub cert_file: Option<PathBuf>,
-    /// The private key of `cert_file`.
-    pub key_file: Option<PathBuf>,
-    /// The name to expect in the broker's certificate if it is not the target's host.
-    pub server_name: Option<String>,
-}
 
 /// How long to wait between attempts.
 ///
@@ -77,7 +72,9 @@ impl Backoff {
 pub struct ClientBuilder {
     pub(crate) target: String,
     pub(crate) tls: Option<TlsOptions>,
-    pub(crate) api_key: Option<String>,
+    pub(crate) api_key: KeySource,
+    pub(crate) layers: Vec<AddLayer>,
+    pub(crate) on_connection: Option<OnConnection>,
     pub(crate) timeout: Duration,
     pub(crate) max_message_bytes: usize,
     pub(crate) max_buffered_bytes: usize,
@@ -90,7 +87,9 @@ impl Default for ClientBuilder {
         Self {
             target: DEFAULT_TARGET.to_owned(),
             tls: None,
-            api_key: None,
+            api_key: KeySource::Nowhere,
+            layers: Vec::new(),
+            on_connection: None,
             timeout: DEFAULT_TIMEOUT,
             max_message_bytes: DEFAULT_MESSAGE_BYTES_MAX,
             max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX,
@@ -101,7 +100,9 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The broker's `host:port`; `127.0.0.1:5555` unless set.
+    /// The broker's `host:port`; `127.0.0.1:5555` unless set. Of several, `a:5555,b:5555`, the
+    /// members of one cluster, the first that answers is used, and after its loss they are tried
+    /// again, in order. With TLS each is held to its own name unless `server_name` is given.
     #[must_use]
     pub fn target(mut self, target: impl Into<String>) -> Self {
         self.target = target.into();
@@ -118,7 +119,55 @@ impl ClientBuilder {
     /// Sent with every call, and never shown by an error or by `Debug`.
     #[must_use]
     pub fn api_key(mut self, api_key: impl Into<String>) -> Self {
-        self.api_key = Some(api_key.into());
+        self.api_key = KeySource::Fixed(api_key.into());
+        self
+    }
+
+    /// Asked for the key of each call and each opening of a stream, so that keys can be changed
+    /// without another client. It must be quick: keep what is slow to get.
+    ///
+    /// What it fails with fails that call:
+    /// [`Unauthenticated`](crate::ErrorKind::Unauthenticated).
+    #[must_use]
+    pub fn api_key_from<E: Into<BoxError>>(
+        mut self,
+        api_key: impl Fn() -> std::result::Result<String, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.api_key = KeySource::Asked(Arc::new(move || api_key().map_err(Into::into)));
+        self
+    }
+
+    /// Puts a tower layer around what requests go through, outside those that were added before.
+    /// With [`tonic::service::InterceptorLayer`] that is an interceptor of tonic's.
+    ///
+    /// It sees calls and openings of streams with all that they carry. Batches travel through
+    /// streams that are opened once, so it does not see each of them.
+    #[must_use]
+    pub fn layer<L, S, B>(mut self, layer: L) -> Self
+    where
+        L: Layer<Transport, Service = S> + Send + Sync + 'static,
+        S: Service<http::Request<Body>, Response = http::Response<B>>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: tonic::codegen::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.layers.push(boxed_layer(layer));
+        self
+    }
+
+    /// Called when the connection is there, lost, or cannot be made; once per change. The log says
+    /// the same. It must be quick; a panic in it is logged and changes nothing.
+    #[must_use]
+    pub fn on_connection(
+        mut self,
+        on_connection: impl Fn(&ConnectionEvent) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_connection = Some(Arc::new(on_connection));
         self
     }
 
@@ -191,14 +240,6 @@ impl ClientBuilder {
                 "backoff needs 0 < initial <= maximum, got {initial:?} and {maximum:?}"
             )));
         }
-        // A header could not carry other characters, and its error would repeat the key.
-        let is_printable =
-            |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-        if !self.api_key.as_ref().is_none_or(is_printable) {
-            return Err(Error::invalid(
-                "api_key must be printable ASCII without spaces, and not empty",
-            ));
-        }
         Ok(())
     }
 }
@@ -208,7 +249,7 @@ impl fmt::Debug for ClientBuilder {
         out.debug_struct("ClientBuilder")
             .field("target", &self.target)
             .field("tls", &self.tls)
-            .field("has_api_key", &self.api_key.is_some())
+            .field("has_api_key", &!matches!(self.api_key, KeySource::Nowhere))
             .field("timeout", &self.timeout)
             .field("max_message_bytes", &self.max_message_bytes)
             .field("max_buffered_bytes", &self.max_buffered_bytes)

@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{Code, Request, Status};
 
+use crate::api_key::Key;
 use crate::batch::{self, Answers, BATCH_BYTES_MAX, Batch};
 use crate::connection::{Connection, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, Service, locked};
 use crate::error::{Error, Result};
@@ -188,10 +189,14 @@ impl Pipeline {
         }
     }
 
-    /// The stream to use, opened if need be. Fails when the client is closed.
+    /// The stream to use, opened if need be. One that was opened with another API key gets no more
+    /// requests, and ends when those that it has are answered. Fails when the client is closed, and
+    /// as the function does that gives the key.
     fn current(&self, connection: &Connection) -> Result<Arc<Pipe>> {
+        let key = connection.key()?;
         let mut open = locked(&self.open);
         if let Some((pipe, _)) = &*open
+            && pipe.key == key
             && !locked(&pipe.shared).is_over
         {
             return Ok(Arc::clone(pipe));
@@ -199,11 +204,13 @@ impl Pipeline {
         let service = connection.stub()?;
         let shared = Arc::new(Mutex::new(State::new()));
         let (handle, is_dropped) = oneshot::channel();
-        let requests = connection.request(Outgoing(Arc::clone(&shared)), &Trace::default());
+        let outgoing = Outgoing(Arc::clone(&shared));
+        let requests = Connection::request(outgoing, key.as_deref(), &Trace::default());
         let run = Run(Arc::clone(&shared)).run(service, requests, is_dropped);
         let pipe = Arc::new(Pipe {
             shared,
             slots: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            key,
             _handle: handle,
         });
         let task = connection.runtime.spawn(run);
@@ -238,6 +245,8 @@ impl Pipeline {
 struct Pipe {
     shared: Arc<Mutex<State>>,
     slots: Arc<Semaphore>,
+    // What it was opened with.
+    key: Option<Arc<Key>>,
     // Its loss tells the task that nobody is left.
     _handle: oneshot::Sender<()>,
 }

@@ -2,12 +2,13 @@
 //! One open consumer: read by `next` with a time limit, ended by `stop`, and what it handed out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fila::{ConsumeMessage, Consumer};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout_at};
 
 use crate::fields;
 use crate::operations::Failure;
@@ -51,6 +52,42 @@ impl Open {
             }
         }
         Ok(page(messages, false))
+    }
+
+    /// What each of some readers got who all take from this consumer, until all of them together
+    /// have `count`, or the time has passed.
+    pub async fn next_shared(
+        self: Arc<Self>,
+        readers: usize,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<Vec<String>>, Failure> {
+        let (taking, mut taken_by) = mpsc::unbounded_channel();
+        for reader in 0..readers {
+            let (open, taking) = (Arc::clone(&self), taking.clone());
+            // Left waiting at the end, until the consumer is stopped.
+            tokio::spawn(async move {
+                while let Some(next) = open.consumer.next().await {
+                    if taking.send((reader, next)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(taking);
+        let deadline = Instant::now() + wait;
+        let mut taken = vec![Vec::new(); readers];
+        let mut total = 0;
+        while total < count {
+            let Ok(Some((reader, next))) = timeout_at(deadline, taken_by.recv()).await else {
+                break;
+            };
+            let message = next?;
+            total += 1;
+            taken[reader].push(message.id.clone());
+            self.delivered.lock().await.insert(message.id.clone(), message);
+        }
+        Ok(taken)
     }
 
     pub async fn stop(&self) {

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fila::{
-    AclEntry, EnqueueMessage, Error, FailureCause, Message, Permission, QueueSettings,
-    ThrottleKeyStats,
+    AclEntry, EnqueueMessage, Error, FailureCause, Message, MessageState, PeekedMessage,
+    Permission, QueueConfig, QueueSettings, ThrottleKeyStats, WaitKind,
 };
 use serde_json::{Value, json};
 
@@ -37,8 +37,10 @@ pub fn short(given: &Value, name: &str) -> Option<u32> {
     number(given, name).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
+/// A duration in milliseconds, or in parts of one.
 pub fn ms(given: &Value, name: &str) -> Option<Duration> {
-    number(given, name).map(Duration::from_millis)
+    let exact = number(given, name).map(Duration::from_millis);
+    exact.or_else(|| Duration::try_from_secs_f64(given[name].as_f64()? / 1_000.0).ok())
 }
 
 pub fn bytes(given: &Value, name: &str) -> Result<Option<Vec<u8>>, Failure> {
@@ -52,14 +54,14 @@ pub fn list<'a>(given: &'a Value, name: &str) -> &'a [Value] {
 
 /// The fields of `enqueue` from `queue` to `idempotency_key`.
 pub fn enqueue_message(given: &Value) -> Result<EnqueueMessage, Failure> {
-    let mut message = EnqueueMessage::new(required(given, "queue")?, Vec::new());
+    let mut message = EnqueueMessage::new(required(given, "queue")?, "");
     if let Some(headers) = given["headers"].as_object() {
         let pairs = headers.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?)));
         message.headers =
             pairs.map(|(key, value)| (key, value.to_owned())).collect::<HashMap<_, _>>();
     }
     if let Some(payload) = bytes(given, "payload")? {
-        message.payload = payload;
+        message.payload = payload.into();
     }
     let keys = list(given, "throttle_keys").iter().filter_map(Value::as_str);
     message.throttle_keys = keys.map(str::to_owned).collect();
@@ -84,6 +86,62 @@ pub fn queue_settings(given: &Value) -> QueueSettings {
         default_ttl: ms(given, "default_ttl_ms"),
         idempotency_window: ms(given, "idempotency_window_ms"),
         ..QueueSettings::default()
+    }
+}
+
+/// Settings as they are, those that the protocol shows.
+pub fn queue_config(config: &QueueConfig) -> Value {
+    json!({
+        "visibility_timeout_ms": whole_ms(config.visibility_timeout),
+        "max_attempts": config.max_attempts,
+        "retry_delay_ms": whole_ms(config.retry_delay),
+        "max_messages": config.max_messages,
+        "default_ttl_ms": whole_ms(config.default_ttl),
+        "idempotency_window_ms": whole_ms(config.idempotency_window),
+    })
+}
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub fn peeked(row: &PeekedMessage) -> Value {
+    json!({
+        "id": row.message.id,
+        "payload": STANDARD.encode(&row.message.payload),
+        "fairness_key": row.message.fairness_key,
+        "state": row.state.and_then(state_name),
+        "position": row.position,
+    })
+}
+
+pub fn state(name: &str) -> Result<MessageState, Failure> {
+    let states = [MessageState::Pending, MessageState::Delayed, MessageState::Leased];
+    let named = states.into_iter().find(|state| state_name(*state) == Some(name));
+    named.ok_or_else(|| Failure::Crashed(format!("{name} is no state")))
+}
+
+pub fn state_name(state: MessageState) -> Option<&'static str> {
+    match state {
+        MessageState::Pending => Some("pending"),
+        MessageState::Delayed => Some("delayed"),
+        MessageState::Leased => Some("leased"),
+        _ => None,
+    }
+}
+
+pub fn wait_kind(kind: WaitKind) -> Option<&'static str> {
+    match kind {
+        WaitKind::Throttled => Some("throttled"),
+        WaitKind::Concurrency => Some("concurrency"),
+        WaitKind::Turn => Some("turn"),
+        WaitKind::Delayed => Some("delayed"),
+        WaitKind::Paused => Some("paused"),
+        WaitKind::NoCredit => Some("no_credit"),
+        WaitKind::Leased => Some("leased"),
+        WaitKind::Backpressure => Some("backpressure"),
+        WaitKind::HookBypassed => Some("hook_bypassed"),
+        _ => None,
     }
 }
 
@@ -144,11 +202,29 @@ pub fn acl_entry(given: &Value) -> Result<AclEntry, Failure> {
     Ok(AclEntry::new(permission, required(given, "pattern")?))
 }
 
+pub fn shown_acl(acl: &[AclEntry]) -> Value {
+    let entry = |entry: &AclEntry| {
+        let permission = match &entry.permission {
+            Permission::Produce => "produce",
+            Permission::Consume => "consume",
+            Permission::Admin => "admin",
+            Permission::Other(kind) => kind,
+            _ => "",
+        };
+        json!({"permission": permission, "pattern": entry.pattern})
+    };
+    acl.iter().map(entry).collect()
+}
+
 pub fn error(error: &Error) -> Value {
     json!({
         "kind": error.kind().as_str(),
         "message": error.to_string(),
         "retryable": error.is_retryable(),
+        "code": error.code(),
+        "reason": error.reason(),
+        "queue": error.queue(),
+        "message_id": error.message_id(),
     })
 }
 

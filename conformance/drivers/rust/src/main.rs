@@ -4,6 +4,7 @@
 //! One task per request. This module owns reading, replying and cancelling; `operations` turns a
 //! request into calls.
 
+mod administration;
 mod consumers;
 mod fields;
 mod operations;

@@ -4,17 +4,14 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-use fila::{
-    ApiKeyOptions, Backoff, Client, ConsumeOptions, Nack, ReceiveOptions, RedriveOptions,
-    ThrottleFilter, TlsOptions,
-};
+use fila::{Backoff, Client, ConsumeMessage, ConsumeOptions, Nack, ReceiveOptions, TlsOptions};
 use futures_util::future::join_all;
 use opentelemetry::trace::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use crate::administration;
 use crate::consumers::Open;
 use crate::fields::{self, ms, number, owned, required, short, text};
 use crate::span;
@@ -34,7 +31,7 @@ impl From<fila::Error> for Failure {
     }
 }
 
-type Outcome = Result<Value, Failure>;
+pub type Outcome = Result<Value, Failure>;
 
 /// Clients, consumers and workers by the names that the runner gave them.
 #[derive(Default)]
@@ -58,12 +55,17 @@ impl Operations {
                     self.client(given).await?.close().await;
                     Ok(json!({}))
                 }
+                "ping" => {
+                    let took = self.client(given).await?.ping().await?;
+                    Ok(json!({"ms": took.as_secs_f64() * 1_000.0}))
+                }
                 "flush" => done(self.client(given).await?.flush().await),
                 "enqueue" => self.enqueue(given).await,
                 "enqueue_many" => self.enqueue_many(given).await,
                 "enqueue_concurrently" => self.enqueue_concurrently(given).await,
                 "consume" => self.consume(given).await,
                 "next" => self.next(given).await,
+                "next_shared" => self.next_shared(given).await,
                 "stop" => {
                     self.consumer(given).await?.stop().await;
                     Ok(json!({}))
@@ -80,96 +82,21 @@ impl Operations {
                 "extend" => self.extend(given).await,
                 "ack_concurrently" => self.ack_concurrently(given).await,
                 "ack_many" => self.ack_many(given).await,
+                "nack_many" => self.nack_many(given).await,
+                "extend_many" => self.extend_many(given).await,
                 "ack_grant" => self.ack_grant(given).await,
                 "nack_grant" => self.nack_grant(given).await,
                 "extend_grant" => self.extend_grant(given).await,
                 "settle" => self.settle(given).await,
                 "process" => self.process(given).await,
                 "with_span" => self.with_span(given).await,
-                _ => self.administer(given).await,
+                _ => administration::administer(self, given).await,
             }
         })
     }
 
-    async fn administer(&self, given: &Value) -> Outcome {
-        let op = text(given, "op").unwrap_or_default();
-        match op {
-            "create_queue" => {
-                let settings = fields::queue_settings(&given["settings"]);
-                let queue = required(given, "queue")?;
-                let letters = self.client(given).await?.create_queue(queue, settings).await?;
-                Ok(json!({"dead_letter_queue": letters}))
-            }
-            "delete_queue" => self.delete_queue(given).await,
-            "list_queues" => self.list_queues(given).await,
-            "stats" => self.stats(given).await,
-            "redrive" => {
-                let options =
-                    RedriveOptions { count: number(given, "count"), ..Default::default() };
-                let queue = required(given, "queue")?;
-                let redriven = self.client(given).await?.redrive(queue, options).await?;
-                Ok(json!({"redriven": redriven}))
-            }
-            "set_config" => {
-                let (key, value) = (required(given, "key")?, required(given, "value")?);
-                done(self.client(given).await?.set_config(key, value).await)
-            }
-            "get_config" => {
-                let value = self.client(given).await?.get_config(required(given, "key")?).await?;
-                Ok(json!({"value": value}))
-            }
-            "set_config_all" => {
-                let entries = given["entries"].as_object().into_iter().flatten();
-                let texts = entries.filter_map(|(key, value)| Some((key, value.as_str()?)));
-                done(self.client(given).await?.set_config_all(texts).await)
-            }
-            "list_throttles" => self.list_throttles(given).await,
-            "pause_throttle" => {
-                let (key, duration) = (required(given, "key")?, ms(given, "duration_ms"));
-                done(self.client(given).await?.pause_throttle(key, duration).await)
-            }
-            "resume_throttle" => {
-                done(self.client(given).await?.resume_throttle(required(given, "key")?).await)
-            }
-            "create_api_key" => self.create_api_key(given).await,
-            _ => Err(Failure::Unsupported(format!("unknown op {op}"))),
-        }
-    }
-
-    async fn delete_queue(&self, given: &Value) -> Outcome {
-        let (client, queue) = (self.client(given).await?, required(given, "queue")?);
-        let deleted = match given["keep_dead_letters"].as_bool() {
-            Some(true) => client.delete_queue_keeping_dead_letters(queue).await?,
-            _ => client.delete_queue(queue).await?,
-        };
-        Ok(json!({"messages": deleted.messages, "dead_letters": deleted.dead_letters}))
-    }
-
-    async fn list_throttles(&self, given: &Value) -> Outcome {
-        let filter = ThrottleFilter {
-            prefix: owned(given, "prefix").unwrap_or_default(),
-            unset: given["unset"].as_bool().unwrap_or_default(),
-            limit: short(given, "limit"),
-        };
-        let page = self.client(given).await?.list_throttles(filter).await?;
-        let throttles: Vec<_> = page.throttles.iter().map(fields::throttle).collect();
-        Ok(json!({"throttles": throttles, "total_count": page.total_count}))
-    }
-
-    async fn create_api_key(&self, given: &Value) -> Outcome {
-        let acl = fields::list(given, "acl").iter().map(fields::acl_entry);
-        let options = ApiKeyOptions {
-            name: required(given, "name")?.to_owned(),
-            acl: acl.collect::<Result<_, _>>()?,
-            expires_at: ms(given, "expires_at_ms").map(|since| UNIX_EPOCH + since),
-            superadmin: given["superadmin"].as_bool().unwrap_or_default(),
-        };
-        let key = self.client(given).await?.create_api_key(options).await?;
-        Ok(json!({"key_id": key.key_id, "secret": key.secret}))
-    }
-
     /// The client that a request names, with the deadline that it asks for.
-    async fn client(&self, given: &Value) -> Result<Client, Failure> {
+    pub async fn client(&self, given: &Value) -> Result<Client, Failure> {
         let name = required(given, "client")?;
         let client = self.clients.lock().await.get(name).cloned();
         let client = client.ok_or_else(|| Failure::Crashed(format!("no client {name}")))?;
@@ -199,9 +126,9 @@ impl Operations {
         let tls = &given["tls"];
         if tls.is_object() {
             builder = builder.tls(TlsOptions {
-                ca_file: text(tls, "ca_file").map(Into::into),
-                cert_file: text(tls, "cert_file").map(Into::into),
-                key_file: text(tls, "key_file").map(Into::into),
+                ca: text(tls, "ca_file").map(Into::into),
+                cert: text(tls, "cert_file").map(Into::into),
+                key: text(tls, "key_file").map(Into::into),
                 server_name: owned(tls, "server_name"),
             });
         }
@@ -277,6 +204,16 @@ impl Operations {
         self.consumer(given).await?.next(max, ms(given, "wait_ms").unwrap_or_default()).await
     }
 
+    async fn next_shared(&self, given: &Value) -> Outcome {
+        let size = |name| usize::try_from(number(given, name).unwrap_or_default());
+        let (Ok(readers), Ok(count)) = (size("readers"), size("count")) else {
+            return Err(Failure::Crashed("readers and count are too large".to_owned()));
+        };
+        let wait = ms(given, "wait_ms").unwrap_or_default();
+        let taken = self.consumer(given).await?.next_shared(readers, count, wait).await?;
+        Ok(json!({"taken": taken}))
+    }
+
     async fn work(&self, given: &Value) -> Outcome {
         let worker = Running::start(&self.client(given).await?, given)?;
         let name = required(given, "worker")?.to_owned();
@@ -342,14 +279,34 @@ impl Operations {
     }
 
     async fn ack_many(&self, given: &Value) -> Outcome {
+        let messages = self.delivered(given).await?;
+        Ok(settled(&self.client(given).await?.ack_many(&messages).await?))
+    }
+
+    async fn nack_many(&self, given: &Value) -> Outcome {
+        let messages = self.delivered(given).await?;
+        let error = text(given, "error").unwrap_or_default();
+        Ok(settled(&self.client(given).await?.nack_many(&messages, error).await?))
+    }
+
+    async fn extend_many(&self, given: &Value) -> Outcome {
+        let messages = self.delivered(given).await?;
+        let ends = self.client(given).await?.extend_many(&messages, ms(given, "ms")).await?;
+        let shown = ends.into_iter().map(|end| match end {
+            Ok(end) => json!({"lease_expires_at_ms": fields::epoch_ms(end)}),
+            Err(error) => json!({"error": fields::error(&error)}),
+        });
+        Ok(json!({"results": shown.collect::<Vec<_>>()}))
+    }
+
+    /// The messages that a request names.
+    async fn delivered(&self, given: &Value) -> Result<Vec<ConsumeMessage>, Failure> {
         let consumer = self.consumer(given).await?;
         let mut messages = Vec::new();
         for id in ids(given, "message_ids") {
             messages.push(consumer.delivered(&id).await?);
         }
-        let settled = self.client(given).await?.ack_many(&messages).await?;
-        let shown = settled.iter().map(|outcome| outcome.as_ref().err().map(fields::error));
-        Ok(json!({"results": shown.collect::<Vec<_>>()}))
+        Ok(messages)
     }
 
     async fn extend(&self, given: &Value) -> Outcome {
@@ -367,9 +324,7 @@ impl Operations {
             let message_id = text(ack, "message_id").unwrap_or_default();
             client.ack(queue, message_id, text(ack, "lease_token"))
         });
-        let settled = join_all(acks).await;
-        let shown = settled.iter().map(|outcome| outcome.as_ref().err().map(fields::error));
-        Ok(json!({"results": shown.collect::<Vec<_>>()}))
+        Ok(settled(&join_all(acks).await))
     }
 
     async fn settle(&self, given: &Value) -> Outcome {
@@ -382,29 +337,6 @@ impl Operations {
                 Ok(json!({"lease_expires_at_ms": fields::epoch_ms(end)}))
             }
         }
-    }
-
-    async fn list_queues(&self, given: &Value) -> Outcome {
-        let queues = self.client(given).await?.list_queues().await?;
-        let shown = queues.iter().map(|queue| {
-            json!({
-                "name": queue.name,
-                "depth": queue.depth,
-                "in_flight": queue.in_flight,
-                "active_consumers": queue.active_consumers,
-            })
-        });
-        Ok(json!({"queues": shown.collect::<Vec<_>>()}))
-    }
-
-    async fn stats(&self, given: &Value) -> Outcome {
-        let stats = self.client(given).await?.stats(required(given, "queue")?, None).await?;
-        Ok(json!({
-            "depth": stats.depth,
-            "in_flight": stats.in_flight,
-            "delayed": stats.delayed,
-            "active_consumers": stats.active_consumers,
-        }))
     }
 
     async fn process(&self, given: &Value) -> Outcome {
@@ -427,11 +359,25 @@ fn hello() -> Value {
         "sdk": "fila-rust",
         "sdk_version": fila::VERSION,
         "language": "rust",
-        "features": ["tracing", "mtls"],
+        "features": [
+            "tracing",
+            "mtls",
+            "admin",
+            "nack_many",
+            "around",
+            "error_fields",
+            "shared_consumer",
+            "sub_millisecond",
+        ],
     })
 }
 
-fn done(outcome: fila::Result<()>) -> Outcome {
+fn settled(outcomes: &[fila::Result<()>]) -> Value {
+    let shown = outcomes.iter().map(|outcome| outcome.as_ref().err().map(fields::error));
+    json!({"results": shown.collect::<Vec<_>>()})
+}
+
+pub fn done(outcome: fila::Result<()>) -> Outcome {
     outcome?;
     Ok(json!({}))
 }

@@ -139,7 +139,7 @@ impl Drop for Handling {
 async fn handle(log: Arc<Log>, batch: Vec<ConsumeMessage>) -> Result<(), HandlerError> {
     let _handling = Handling::begin(log, &batch);
     let Some(first) = batch.first() else { return Ok(()) };
-    let told: Value = match first.payload.as_slice() {
+    let told: Value = match &*first.payload {
         b"" => Value::Null,
         payload => serde_json::from_slice(payload)?,
     };

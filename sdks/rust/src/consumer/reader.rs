@@ -135,10 +135,12 @@ impl Reader {
 
     fn open(&self) -> Opening {
         let stub = self.connection.stub::<Service>();
-        let request = self.connection.request(self.core.request.clone(), &self.trace);
+        let key = self.connection.key();
+        let (message, trace) = (self.core.request.clone(), self.trace.clone());
         let connection = Arc::clone(&self.connection);
         Box::pin(async move {
             let mut stub = stub?;
+            let request = Connection::request(message, key?.as_deref(), &trace);
             tokio::select! {
                 biased;
                 () = connection.closing() => Err(Error::client_closed()),

@@ -14,8 +14,8 @@ pub struct Message {
         ::prost::alloc::string::String,
     >,
     /// Opaque bytes. The broker never looks inside and never logs them.
-    #[prost(bytes = "vec", tag = "3")]
-    pub payload: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub payload: ::prost::bytes::Bytes,
     /// What the scheduler knows about the message.
     #[prost(message, optional, tag = "4")]
     pub metadata: ::core::option::Option<MessageMetadata>,
@@ -268,8 +268,8 @@ pub struct EnqueueRequest {
         ::prost::alloc::string::String,
     >,
     /// Opaque bytes, at most `limits.max_payload_bytes`.
-    #[prost(bytes = "vec", tag = "3")]
-    pub payload: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub payload: ::prost::bytes::Bytes,
     /// The group whose turn the message waits for; empty means "default".
     #[prost(string, tag = "4")]
     pub fairness_key: ::prost::alloc::string::String,

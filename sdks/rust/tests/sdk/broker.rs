@@ -112,13 +112,17 @@ impl Broker {
     }
 
     pub fn with_tls(is_mutual: bool) -> Self {
+        Self::with_tls_on(0, is_mutual)
+    }
+
+    pub fn with_tls_on(port: u16, is_mutual: bool) -> Self {
         let pair = Identity::from_pem(cert("server.pem"), cert("server.key"));
         let mut tls = ServerTlsConfig::new().identity(pair);
         if is_mutual {
             tls = tls.client_ca_root(Certificate::from_pem(cert("ca.pem")));
         }
         let server = Server::builder().tls_config(tls).expect("good certificates");
-        Self::serving(0, server, |_| {})
+        Self::serving(port, server, |_| {})
     }
 
     fn serving(port: u16, server: Server, script: impl FnOnce(&Self)) -> Self {

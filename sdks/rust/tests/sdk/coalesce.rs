@@ -39,7 +39,7 @@ fn gated(broker: &Broker, method: &str) -> Arc<Semaphore> {
 }
 
 fn enqueue(client: &Client, payload: &str) -> JoinHandle<fila::Result<String>> {
-    let (client, message) = (client.clone(), EnqueueMessage::new("orders", payload));
+    let (client, message) = (client.clone(), EnqueueMessage::text("orders", payload));
     tokio::spawn(async move { client.enqueue(message).await })
 }
 
@@ -170,7 +170,7 @@ async fn one_bad_item_fails_alone() {
         let mut answer = stored(&seen);
         let messages = seen.request::<proto::EnqueueBatchRequest>().messages;
         for (message, result) in messages.iter().zip(&mut answer.results) {
-            if message.payload == b"bad" {
+            if message.payload == "bad" {
                 result.error = Some(proto::ItemError {
                     reason: proto::ErrorReason::QueueFull.into(),
                     message: "queue \"orders\" is full".to_owned(),

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use fila::{
-    AclEntry, ApiKeyOptions, Backoff, Client, ConsumeMessage, Consumer, EnqueueMessage, Error,
-    ErrorKind, Permission, ReceiveOptions, Subject, TlsOptions,
+    AclEntry, ApiKeyOptions, Backoff, Bytes, Client, ConsumeMessage, Consumer, EnqueueMessage,
+    Error, ErrorKind, Permission, ReceiveOptions, Subject, TlsOptions,
 };
 use tonic::Code;
 
@@ -149,7 +149,7 @@ async fn nobody_there_is_unavailable_at_once() {
 async fn connecting_takes_no_longer_than_a_call_may() {
     // It accepts connections, and never says a word.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let tls = TlsOptions { ca_file: Some(cert_path("ca.pem")), ..TlsOptions::default() };
+    let tls = TlsOptions { ca: Some(cert_path("ca.pem").into()), ..TlsOptions::default() };
     let builder = Client::builder().target(silent.local_addr().unwrap().to_string()).tls(tls);
     let error = builder.timeout(Duration::from_millis(50)).connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
@@ -293,7 +293,7 @@ async fn wrong_settings_are_named() {
 #[tokio::test]
 async fn frames_larger_than_grpcs_default_are_received_and_sent() {
     let broker = Broker::start();
-    let payload = vec![7; 3 << 20];
+    let payload = Bytes::from(vec![7; 3 << 20]);
     let messages = ["a", "b", "c"].map(|id| {
         let payload = payload.clone();
         proto::Message { payload, ..message(id) }
@@ -308,7 +308,7 @@ async fn frames_larger_than_grpcs_default_are_received_and_sent() {
 #[tokio::test]
 async fn a_small_size_limit_is_kept_both_ways() {
     let broker = Broker::start();
-    let large = proto::Message { payload: vec![7; 2_000], ..message("a") };
+    let large = proto::Message { payload: vec![7; 2_000].into(), ..message("a") };
     broker.answer("Receive", proto::ReceiveResponse { messages: vec![large] });
     let builder = Client::builder().target(broker.target()).max_message_bytes(1_000);
     let client = builder.connect().await.unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! A consumer hands out what it was sent, and ends when it is told to.
 
+mod batches;
 mod lost;
 
 use std::pin::Pin;
@@ -129,7 +130,7 @@ async fn every_field_of_a_message_arrives() {
     let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
     let mut raw = message("m-1");
     raw.headers.insert("tenant".to_owned(), "acme".to_owned());
-    raw.payload = b"hello".to_vec();
+    raw.payload = "hello".into();
     raw.metadata = raw.metadata.map(|metadata| proto::MessageMetadata {
         weight: 3,
         throttle_keys: vec!["mail".to_owned()],
@@ -155,7 +156,7 @@ async fn every_field_of_a_message_arrives() {
         id: "m-1".to_owned(),
         queue: "orders".to_owned(),
         headers: [("tenant".to_owned(), "acme".to_owned())].into(),
-        payload: b"hello".to_vec(),
+        payload: "hello".into(),
         fairness_key: "default".to_owned(),
         weight: 3,
         throttle_keys: vec!["mail".to_owned()],

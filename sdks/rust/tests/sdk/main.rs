@@ -3,18 +3,23 @@
 
 mod access;
 mod admin;
+mod around;
 mod broker;
 mod coalesce;
 mod connection;
 mod consume;
 mod errors;
 mod grants;
+mod keys;
 mod leases;
+mod link;
 mod log;
 mod pipeline;
 mod produce;
 mod raw;
 mod settle;
+#[cfg(feature = "testing")]
+mod testing;
 mod throttle;
 mod tls;
 #[cfg(feature = "otel")]

@@ -23,7 +23,7 @@ fn answered(answer: Answer) -> proto::PipelineResponse {
 fn stored_by(request: proto::PipelineRequest) -> proto::PipelineResponse {
     let Some(Call::Enqueue(batch)) = request.call else { panic!("not an enqueue") };
     let results = batch.messages.into_iter().map(|message| proto::EnqueueResult {
-        message_id: String::from_utf8(message.payload).expect("text"),
+        message_id: String::from_utf8(message.payload.into()).expect("text"),
         ..Default::default()
     });
     answered(Answer::Enqueue(proto::EnqueueBatchResponse { results: results.collect() }))
@@ -36,7 +36,7 @@ async fn echo(mut requests: Requests, out: Out) {
 }
 
 fn enqueue(client: &Client, payload: &str) -> JoinHandle<fila::Result<String>> {
-    let (client, message) = (client.clone(), EnqueueMessage::new("orders", payload));
+    let (client, message) = (client.clone(), EnqueueMessage::text("orders", payload));
     tokio::spawn(async move { client.enqueue(message).await })
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
-use fila::{Backoff, Client, EnqueueMessage, ErrorKind};
+use fila::{Backoff, Client, EnqueueMessage, ErrorKind, ReceiveOptions};
 use tonic::Code;
 
 use crate::broker::{Broker, PATIENCE, refusal, settled, stored};
@@ -62,7 +62,7 @@ async fn every_option_arrives() {
     let expected = proto::EnqueueRequest {
         queue: "orders".to_owned(),
         headers: headers.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        payload: vec![0, 159, 146, 150],
+        payload: vec![0, 159, 146, 150].into(),
         fairness_key: "acme".to_owned(),
         weight: 7,
         throttle_keys: vec!["mail".to_owned(), "sms".to_owned()],
@@ -280,4 +280,20 @@ async fn reads_and_configuration_are_sent_until_the_broker_is_back() {
     client.list_api_keys().await.unwrap();
     client.get_acl("key-1").await.unwrap();
     assert_eq!(broker.seen().len(), 9 * 3);
+}
+
+#[tokio::test]
+async fn a_payload_is_a_part_of_the_frame_it_came_in() {
+    let broker = Broker::start();
+    let messages = ["a", "b"].map(|id| {
+        let payload = vec![b'x'; 1 << 20].into();
+        proto::Message { payload, ..crate::broker::message(id) }
+    });
+    broker.answer("Receive", proto::ReceiveResponse { messages: messages.into() });
+    let client = Client::connect(broker.target()).await.unwrap().with_timeout(PATIENCE);
+    let received = client.receive("orders", ReceiveOptions::default()).await.unwrap();
+    let [first, second] = &received[..] else { panic!("{received:?}") };
+    // Both lie in one buffer, with a little between them, so nobody has copied them.
+    let between = second.payload.as_ptr().addr() - first.payload.as_ptr().addr();
+    assert!((1 << 20..(1 << 20) + 1_000).contains(&between), "{between}");
 }

@@ -255,7 +255,7 @@ fn gated(broker: &Broker) -> Arc<Semaphore> {
 }
 
 fn enqueue(client: &Client, payload: &str) -> JoinHandle<fila::Result<String>> {
-    let (client, message) = (client.clone(), EnqueueMessage::new("orders", payload));
+    let (client, message) = (client.clone(), EnqueueMessage::text("orders", payload));
     tokio::spawn(async move { client.enqueue(message).await })
 }
 
@@ -391,7 +391,7 @@ async fn what_waits_to_be_sent_is_bounded_in_bytes() {
     calls.push(enqueue(&client, &payload));
     settle_down().await;
     let hasty = client.with_timeout(Duration::from_millis(50));
-    let error = hasty.enqueue(EnqueueMessage::new("orders", payload.as_str())).await.unwrap_err();
+    let error = hasty.enqueue(EnqueueMessage::text("orders", payload.as_str())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("was not sent"), "{error}");
     // It waits with the others, and has its turn; so has one that is larger than all of the room.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 //! Encryption: who is trusted, who is not, and what is said of a bad file.
 
-use fila::{Client, EnqueueMessage, ErrorKind, TlsOptions};
+use fila::{Client, EnqueueMessage, ErrorKind, Pem, TlsOptions};
 
-use crate::broker::{Broker, cert_path};
+use crate::broker::{Broker, PATIENCE, cert_path};
 
 fn trusting(ca: &str) -> TlsOptions {
-    TlsOptions { ca_file: Some(cert_path(ca)), ..TlsOptions::default() }
+    TlsOptions { ca: Some(cert_path(ca).into()), ..TlsOptions::default() }
 }
 
 fn proving(ca: &str) -> TlsOptions {
     let (cert, key) = (cert_path("client.pem"), cert_path("client.key"));
-    TlsOptions { cert_file: Some(cert), key_file: Some(key), ..trusting(ca) }
+    TlsOptions { cert: Some(cert.into()), key: Some(key.into()), ..trusting(ca) }
 }
 
 async fn enqueue(target: String, tls: TlsOptions) -> fila::Result<String> {
@@ -80,24 +80,120 @@ async fn a_bad_tls_file_is_named() {
     let missing = trusting("missing.pem");
     let error = enqueue("127.0.0.1:1".to_owned(), missing).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().starts_with("cannot read tls ca_file \""), "{error}");
+    assert!(error.to_string().starts_with("cannot read tls ca \""), "{error}");
     assert!(error.to_string().ends_with("missing.pem\": entity not found"), "{error}");
 
     // A file that is surely there and surely no certificate.
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let tls = TlsOptions { key_file: Some(manifest.into()), ..proving("ca.pem") };
+    let tls = TlsOptions { key: Some(manifest.into()), ..proving("ca.pem") };
     let error = enqueue("127.0.0.1:1".to_owned(), tls).await.unwrap_err();
-    assert!(error.to_string().starts_with("tls key_file \""), "{error}");
-    assert!(error.to_string().ends_with("Cargo.toml\" is not a PEM file"), "{error}");
+    assert!(error.to_string().starts_with("tls key \""), "{error}");
+    assert!(error.to_string().ends_with("Cargo.toml\" is not PEM"), "{error}");
 
     // PEM, but a certificate where a key should be.
-    let tls = TlsOptions { key_file: Some(cert_path("ca.pem")), ..proving("ca.pem") };
+    let tls = TlsOptions { key: Some(cert_path("ca.pem").into()), ..proving("ca.pem") };
     let error = enqueue("127.0.0.1:1".to_owned(), tls).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().starts_with("tls: "), "{error}");
+    assert!(error.to_string().ends_with("ca.pem\" holds no private key"), "{error}");
 
-    let tls = TlsOptions { key_file: None, ..proving("ca.pem") };
+    let tls = TlsOptions { key: None, ..proving("ca.pem") };
     let error = enqueue("127.0.0.1:1".to_owned(), tls).await.unwrap_err();
-    let text = "tls cert_file and key_file go together; give both or neither";
+    let text = "tls cert is given alone; cert and key go together";
     assert_eq!(error.to_string(), text);
+}
+
+#[tokio::test]
+async fn certificates_and_keys_may_be_in_memory() {
+    let broker = Broker::with_tls(true);
+    let pem = |name: &str| Some(Pem::from(std::fs::read_to_string(cert_path(name)).unwrap()));
+    let tls = TlsOptions {
+        ca: pem("ca.pem"),
+        cert: pem("client.pem"),
+        key: pem("client.key"),
+        server_name: None,
+    };
+    assert!(matches!(tls.key, Some(Pem::Memory(_))));
+    let shown = format!("{tls:?}");
+    assert!(!shown.contains("BEGIN"), "{shown}");
+    enqueue(broker.target(), tls).await.unwrap();
+
+    let ca = Some(Pem::Memory("no such thing".into()));
+    let error =
+        enqueue(broker.target(), TlsOptions { ca, ..Default::default() }).await.unwrap_err();
+    assert_eq!(error.to_string(), "tls ca is not PEM");
+}
+
+#[tokio::test]
+async fn files_are_read_again_for_every_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str, from: &str| {
+        let path = folder.path().join(name);
+        std::fs::copy(cert_path(from), &path).unwrap();
+        Some(Pem::from(path))
+    };
+    let mut broker = Broker::with_tls(true);
+    let tls = TlsOptions {
+        ca: place("ca.pem", "other_ca.pem"),
+        cert: place("own.pem", "client.pem"),
+        key: place("own.key", "client.key"),
+        server_name: None,
+    };
+    let client = Client::builder().target(broker.target()).tls(tls).connect_lazy().unwrap();
+    let send = || client.enqueue(EnqueueMessage::new("orders", "x"));
+    let error = send().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+
+    place("ca.pem", "ca.pem");
+    send().await.unwrap();
+
+    // What is connected is not concerned, and the next connection is.
+    std::fs::remove_file(folder.path().join("own.key")).unwrap();
+    send().await.unwrap();
+    broker.stop();
+    let _broker = Broker::with_tls_on(broker.port, true);
+    let refused = async {
+        loop {
+            // The first call may find the old connection before anybody noticed that it is gone.
+            let error = send().await.unwrap_err();
+            if error.to_string().contains("own.key") {
+                break error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    place("own.key", "client.key");
+    send().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_of_several_addresses_is_held_to_its_own_name() {
+    // Its certificate is for 127.0.0.1 and localhost, and the loopback has other addresses.
+    let broker = Broker::with_tls(false);
+    let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let upstream = broker.target();
+    std::thread::spawn(move || {
+        for client in other.incoming().flatten() {
+            relay(client, std::net::TcpStream::connect(&upstream).unwrap());
+        }
+    });
+    let wrong = format!("127.0.0.2:{port}");
+    let error = enqueue(wrong.clone(), trusting("ca.pem")).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let both = format!("{wrong},{}", broker.target());
+    enqueue(both, trusting("ca.pem")).await.unwrap();
+    let tls = TlsOptions { server_name: Some("localhost".to_owned()), ..trusting("ca.pem") };
+    enqueue(wrong, tls).await.unwrap();
+}
+
+/// Copies bytes both ways, each by a thread of its own.
+fn relay(one: std::net::TcpStream, other: std::net::TcpStream) {
+    for (from, into) in [(one.try_clone(), other.try_clone()), (Ok(other), Ok(one))] {
+        let (mut from, mut into) = (from.unwrap(), into.unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut into);
+            let _ = into.shutdown(std::net::Shutdown::Both);
+        });
+    }
 }
