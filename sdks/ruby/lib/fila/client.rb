@@ -63,12 +63,18 @@ module Fila
       end
     end
 
+    # `target` is "host:port", or several with commas between them or in an Array: the members of one
+    # cluster, of which the first that answers is used. `api_key` may be callable; it is asked for
+    # every call, and what it raises fails that call. `interceptors` are GRPC::ClientInterceptors.
+    # `on_connection` is called with each ConnectionEvent, on a thread of the client.
     def initialize(target = DEFAULT_TARGET, tls: nil, api_key: nil, timeout: DEFAULT_TIMEOUT_S,
                    close_timeout: DEFAULT_CLOSE_TIMEOUT_S,
                    max_message_bytes: DEFAULT_MESSAGE_BYTES_MAX,
-                   max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX, backoff: Backoff.new)
+                   max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX, backoff: Backoff.new,
+                   interceptors: [], on_connection: nil)
       @connection = Connection.new(target, tls:, api_key:, timeout:, close_timeout:,
-                                           max_message_bytes:, max_buffered_bytes:, backoff:)
+                                           max_message_bytes:, max_buffered_bytes:, backoff:,
+                                           interceptors:, on_connection:)
       @enqueues = Coalescer.new(Wire::ENQUEUE, @connection)
       @acks = Coalescer.new(Wire::ACK, @connection)
       @nacks = Coalescer.new(Wire::NACK, @connection)
