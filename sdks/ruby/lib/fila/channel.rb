@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 # frozen_string_literal: true
 
-# How a gRPC channel is set up: addresses, TLS, limits, keepalive. Makes no calls. When one is set up
-# is the business of link.rb.
+# How a gRPC channel is set up: addresses, TLS, limits, keepalive. Makes no calls. When a channel is
+# made is the business of link.rb.
 
 require "grpc"
 require "socket"
@@ -55,7 +55,7 @@ module Fila
     # The addresses of one target: several may be a list, or in one String with commas.
     def checked_addresses(target, tls)
       addresses = target.is_a?(Array) ? target : listed(target)
-      raise ArgumentError, "target is an empty list; give at least one host:port" if addresses.empty?
+      raise ArgumentError, "target is an empty list; give a host:port" if addresses.empty?
 
       addresses.each { |address| checked_address(address, is_alone: addresses.length == 1) }
       if addresses.length > 1 && tls && tls.server_name.nil?

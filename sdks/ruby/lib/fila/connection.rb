@@ -175,11 +175,16 @@ module Fila
         raise unless is_repeatable && delay < deadline - Clock.now
 
         attempts += 1
-        @cut_off.wait(delay)
+        wait(delay)
         raise unless Clock.now < deadline
 
         retry
       end
+    end
+
+    # Waits some seconds, or until everything is cut off.
+    def wait(seconds)
+      @cut_off.wait(seconds)
     end
 
     # Has something closed before the connection is.

@@ -8,9 +8,10 @@
 #    '-------- lost ---------+------------'        after a failed attempt: unreachable
 #
 # gRPC makes connections, and makes them again. It knows certificates as texts and lists of
-# addresses as numbers; so where those may change, a channel that has lost its connection is replaced
-# by one that is made of what is there now. A thread waits for gRPC to say that the connection has
-# changed: it begins with the first call, because a client that is not used has nothing to tell.
+# addresses as numbers; so where those may change, a channel that has lost its connection is
+# replaced by one that is made of what is there now. A thread waits for gRPC to say that the
+# connection has changed: it begins with the first call, because a client that is not used has
+# nothing to tell.
 
 require "grpc"
 
@@ -189,7 +190,7 @@ module Fila
     def log(kind, reason)
       name = "the connection to #{@addresses.join(",")}"
       if kind == :connected
-        Fila.logger.info(format("%s is there again after %.1f s", name, away_s)) if @lost_at
+        Fila.logger.info("#{name} is there again after #{away_s.round(1)} s") if @lost_at
         @lost_at = nil
       else
         @lost_at ||= Clock.now

@@ -18,8 +18,10 @@ module Fila
     def initialize(ca_file: nil, cert_file: nil, key_file: nil, ca_pem: nil, cert_pem: nil,
                    key_pem: nil, server_name: nil)
       is_half = (cert_file || cert_pem).nil? != (key_file || key_pem).nil?
-      raise ArgumentError, "tls certificate and key go together; give both or neither: " \
-                           "cert_file or cert_pem, and key_file or key_pem" if is_half
+      if is_half
+        raise ArgumentError, "tls certificate and key go together; give both or neither: " \
+                             "cert_file or cert_pem, and key_file or key_pem"
+      end
 
       @ca_file, @ca_pem = one_of("ca", ca_file, ca_pem)
       @cert_file, @cert_pem = one_of("cert", cert_file, cert_pem)

@@ -10,6 +10,7 @@
 require "fila/arguments"
 require "fila/errors"
 require "fila/message"
+require "fila/payload"
 require "fila/proto"
 require "fila/tracing"
 
@@ -101,7 +102,7 @@ module Fila
       request = V1::EnqueueRequest.new(
         queue: Arguments.required_text("queue", message.queue),
         headers: headers(message.headers || {}, trace),
-        payload: Arguments.bytes("payload", message.payload || ""),
+        payload: Payload.bytes(message.payload, message.text, message.json),
         fairness_key: Arguments.text("fairness_key", message.fairness_key),
         weight: Arguments.small("weight", message.weight),
         throttle_keys: Arguments.texts("throttle_keys", message.throttle_keys || []),
