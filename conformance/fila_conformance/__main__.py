@@ -6,19 +6,19 @@ Exit 0 when every subject conforms, 1 when one does not, 2 for wrong usage or a 
 """
 
 import argparse
-import re
 import signal
 import sys
 from collections.abc import Sequence
 
 from fila_conformance import cases, known, page, report, subjects
 from fila_conformance.broker import BrokerError
-from fila_conformance.cases import Case, CaseError, Suite
+from fila_conformance.cases import Case, CaseError, Level, Suite
 from fila_conformance.engine import EngineError, Place, find_place
 from fila_conformance.known import KnownError, KnownFailure
-from fila_conformance.layout import KNOWN_FAILURES
+from fila_conformance.layout import KNOWN_FAILURES, REPORT
 from fila_conformance.outcome import Outcome, Verdict
 from fila_conformance.runner import Options, SubjectRun
+from fila_conformance.selection import selected
 from fila_conformance.stage import Brokers
 from fila_conformance.subjects import SUBJECTS, BuildError, Subject
 
@@ -41,6 +41,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--skip", action="append", default=[], metavar="SUITE/CASE", help="not these"
     )
     parser.add_argument(
+        "--level", choices=[*Level], default=Level.FULL, type=Level, help="only cases up to this"
+    )
+    parser.add_argument(
         "--mode",
         choices=["auto", "container", "process"],
         default="auto",
@@ -61,31 +64,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--docs", action="store_true", help="write docs/conformance.md and stop")
     parser.add_argument("--check", action="store_true", help="with --docs: compare, do not write")
     found = parser.parse_args(argv)
-    if found.fix and (found.run or found.skip):
-        parser.error("--fix needs the whole suite: without --run and --skip")
+    if found.fix and (found.run or found.skip or found.level is not Level.FULL):
+        parser.error("--fix needs the whole suite: without --run, --skip and --level")
     if found.check and not found.docs:
         parser.error("--check goes with --docs")
     return found
-
-
-def selected(suites: Sequence[Suite], run: Sequence[str], skip: Sequence[str]) -> list[Case]:
-    """The cases that some pattern of `run` names, and none of `skip`. Raises CaseError."""
-    wanted = [case for suite in suites for case in suite.cases]
-    for pattern in (*run, *skip):
-        if not any(is_named(case.id, pattern) for case in wanted):
-            raise CaseError(f"{pattern} names no case")
-    return [
-        case
-        for case in wanted
-        if (not run or any(is_named(case.id, pattern) for pattern in run))
-        and not any(is_named(case.id, pattern) for pattern in skip)
-    ]
-
-
-def is_named(case_id: str, pattern: str) -> bool:
-    """Whether a pattern names a case: by suite, by name with or without its row, or with `*`."""
-    text = ".*".join(re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(rf"{text}(/.*)?(\[.*\])?", case_id) is not None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,10 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         suites = cases.load()
         if options.docs:
             return page.write(suites, is_check=options.check)
-        wanted = selected(suites, options.run, options.skip)
+        wanted = selected(suites, options.level, options.run, options.skip)
         if options.list:
             for case in wanted:
-                screen.say(f"{case.id}: {case.about}")
+                screen.say(f"{case.id} ({case.level}): {case.about}")
             return OK
         lists = {s.name: _known(s, suites) for s in SUBJECTS}
     except (CaseError, KnownError) as error:
@@ -137,7 +120,7 @@ def _run(
             why = subjects.missing(subject)
             if why is not None:
                 missing[subject.name] = why
-                screen.missing(subject, why)
+                screen.missing(subject.name, why)
                 continue
             results[subject.name] = _run_subject(
                 subject, brokers, wanted, lists[subject.name], options, screen
@@ -147,7 +130,7 @@ def _run(
         brokers.close()
     if options.fix:
         _fix(results, lists)
-    report.write_files(results, missing)
+    report.write_files(REPORT, results, missing)
     screen.summary(results, missing, [*dict.fromkeys(case.suite for case in wanted)])
     if any(outcome.verdict.is_bad for found in results.values() for outcome in found):
         return NOT_CONFORMANT
@@ -170,18 +153,18 @@ def _run_subject(
         outcomes = [
             Outcome(subject.name, case, Verdict.COULD_NOT_RUN, text=first) for case in wanted
         ]
-        screen.not_built(subject, [first, *rest])
+        screen.not_built(subject.name, [first, *rest])
         return outcomes
-    screen.begins(subject, is_new)
+    screen.begins(subject.name, "built" if is_new else "up to date")
     run = SubjectRun(
-        subject,
+        subject.launched(),
         brokers,
         known_failures,
         Options(is_strict=options.strict, is_traced=options.trace),
         screen.progress,
     )
     outcomes = run.run(wanted)
-    screen.ends(subject, run.described, outcomes)
+    screen.ends(subject.name, run.described, outcomes)
     return outcomes
 
 

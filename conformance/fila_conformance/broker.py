@@ -15,7 +15,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,8 +137,9 @@ class Broker(ABC):
 class ProcessBroker(Broker):
     """A broker as a child process of the runner."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, command: Sequence[str] | None = None) -> None:
         super().__init__(kind)
+        self._command = command or (sys.executable, "-m", "fila_server.main")
         self._port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="fila-conformance-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -164,7 +165,7 @@ class ProcessBroker(Broker):
         files = {name: str(CERTS / file) for name, file in settings.files.items()}
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "fila_server.main", "--listen", self.target),
+                *(*self._command, "--listen", self.target),
                 *("--data-dir", str(Path(self._folder.name) / "data")),
             ],
             env={**os.environ, **settings.env, **files},

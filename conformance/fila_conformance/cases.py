@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,18 @@ from fila_conformance.layout import CASES, SCHEMA
 MODIFIERS = frozenset(
     {"save", "expect", "error", "start", "until_ms", "at_least_ms", "since", "at_most_ms"}
 )
+
+
+class Level(StrEnum):
+    """How much of the contract a client claims. Each level includes those before it."""
+
+    CORE = "core"
+    RECOMMENDED = "recommended"
+    FULL = "full"
+
+    def includes(self, other: "Level") -> bool:
+        order = list(Level)
+        return order.index(other) <= order.index(self)
 
 
 class CaseError(Exception):
@@ -55,6 +68,7 @@ class Case:
     about: str
     spec: tuple[str, ...]
     steps: tuple[Step, ...]
+    level: Level = Level.FULL
     mode: str = "shared"
     broker: str = "plain"
     feature: str | None = None
@@ -139,7 +153,8 @@ def _suite(path: Path) -> Suite:
         raise CaseError(f"{path.name}: {error.json_path}: {error.message}")
     if data["suite"] != path.stem:
         raise CaseError(f"{path.name}: the suite is called {data['suite']}; name them alike")
-    cases = tuple(case for entry in data["cases"] for case in _expand(data["suite"], entry))
+    level = data.get("level", Level.FULL)
+    cases = tuple(case for entry in data["cases"] for case in _expand(data["suite"], entry, level))
     names = [case.name for case in cases]
     for name in names:
         if names.count(name) > 1:
@@ -147,7 +162,7 @@ def _suite(path: Path) -> Suite:
     return Suite(data["suite"], data["about"], cases)
 
 
-def _expand(suite: str, entry: Mapping[str, Any]) -> Iterator[Case]:
+def _expand(suite: str, entry: Mapping[str, Any], level: str) -> Iterator[Case]:
     for row in entry.get("each", [{}]):
         label = f"[{next(iter(row.values()))}]" if row else ""
         yield Case(
@@ -156,6 +171,7 @@ def _expand(suite: str, entry: Mapping[str, Any]) -> Iterator[Case]:
             about=entry["about"],
             spec=tuple(entry["spec"]),
             steps=tuple(_step(step, f"{suite}/{entry['name']}") for step in entry["steps"]),
+            level=Level(entry.get("level", level)),
             mode=entry.get("mode", "shared"),
             broker=entry.get("broker", "plain"),
             feature=entry.get("feature"),

@@ -13,7 +13,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,18 @@ _HELLO_TIMEOUT_S = 60.0
 _STDERR_LINES_MAX = 200
 _TRACE_LINES_MAX = 400
 _TRACE_COLUMNS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A driver that can be started: its name in results, its command, and where that runs."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    # Those that its hello must declare, at least.
+    features: frozenset[str] = frozenset()
 
 
 class DriverError(Exception):
@@ -61,14 +74,7 @@ class Pending:
 class Driver:
     """A running driver."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        *,
-        is_strict: bool = False,
-    ) -> None:
+    def __init__(self, launch: Launch, *, is_strict: bool = False) -> None:
         self._is_strict = is_strict
         self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
@@ -78,15 +84,15 @@ class Driver:
         self.trace: deque[str] = deque(maxlen=_TRACE_LINES_MAX)
         try:
             self._process = subprocess.Popen(
-                command,
+                launch.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **(env or {})},
-                cwd=cwd,
+                env={**os.environ, **launch.env},
+                cwd=launch.cwd,
             )
         except OSError as error:
-            raise DriverError(f"cannot start {command[0]}: {error.strerror}") from error
+            raise DriverError(f"cannot start {launch.command[0]}: {error.strerror}") from error
         for target in (self._read_replies, self._read_stderr):
             threading.Thread(target=target, daemon=True).start()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """What became of one case on one subject, and what that means for the run."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -70,6 +71,14 @@ class Score:
             failed=sum(verdict.is_bad for verdict in verdicts),
             known=verdicts.count(Verdict.EXPECTED_FAIL),
             not_applicable=verdicts.count(Verdict.NOT_APPLICABLE),
+        )
+
+    @staticmethod
+    def lacking(outcomes: list[Outcome]) -> str:
+        """What did not apply: the features that were not there, and how many cases need each."""
+        lacking = [it.case.feature or "" for it in outcomes if it.verdict is Verdict.NOT_APPLICABLE]
+        return ", ".join(
+            f"{feature} {count}" for feature, count in sorted(Counter(lacking).items())
         )
 
     def __str__(self) -> str:

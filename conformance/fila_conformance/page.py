@@ -4,69 +4,86 @@
 Nothing in it depends on a run or on the day, so it can be compared with what is committed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from fila_conformance import known
-from fila_conformance.cases import Case, Suite
+from fila_conformance.cases import Case, Level, Suite
 from fila_conformance.layout import DOCS_PAGE, KNOWN_FAILURES
-from fila_conformance.subjects import SUBJECTS, Subject
+from fila_conformance.subjects import SUBJECTS
 
 _HEAD = """\
 <!-- Generated from conformance/cases by `python -m fila_conformance --docs`. DO NOT EDIT. -->
 
 # Conformance
 
-What every SDK does, as cases that every SDK passes against a real broker. The
-[suite](../conformance/README.md) runs them; how it talks to an SDK is its
-[protocol](../conformance/PROTOCOL.md).
+What clients of Fila do, as cases that every SDK here passes against a real broker. The
+[suite](../conformance/README.md) runs them; how it talks to a client is its
+[protocol](../conformance/PROTOCOL.md). For a client of your own there is a
+[walk-through](guides/write-a-client.md).
+"""
+
+_LEVELS = """\
+Each level includes those before it, and is what a client may claim.
+
+- **core**: messages go in, come out and are settled, and each failure is known for what it is.
+- **recommended**: what production asks for: batches, retries that do no harm, connections that
+  break, leases that are kept, TLS. Single calls travel as batches of one.
+- **full**: everything that the SDKs here do: workers, coalescing, grants, tracing, administration.
+"""
+
+_FEATURES = """\
+What a client may lack at any level, and says so when it greets the runner
+([what they are](../conformance/PROTOCOL.md#features)). Cases that need it do not apply then.
 """
 
 
 def render(suites: Sequence[Suite]) -> str:
     """The page."""
     every = [case for suite in suites for case in suite.cases]
-    lists = {
-        s.name: known.load(KNOWN_FAILURES / f"{s.name}.txt", [case.id for case in every])
-        for s in SUBJECTS
-    }
-    parts = [_HEAD, f"{len(every)} cases in {len(suites)} suites, {len(SUBJECTS)} subjects.\n"]
-    parts.append("## Subjects\n")
-    parts.append(_matrix(suites, lists))
+    parts = [_HEAD, f"{len(every)} cases in {len(suites)} suites.\n"]
+    parts += ["## Levels\n", _LEVELS, _levels(suites)]
+    parts += ["## Features\n", _FEATURES, _features(every)]
+    parts += ["## Subjects\n", _subjects(every)]
     for suite in suites:
         parts += [f"## {suite.name}\n", f"{suite.about}\n", _table(suite)]
     return "\n".join(parts)
 
 
-def _matrix(suites: Sequence[Suite], lists: Mapping[str, Mapping[str, object]]) -> str:
-    rows = [
-        ["suite", *(subject.name for subject in SUBJECTS)],
-        ["---"] * (len(SUBJECTS) + 1),
-    ]
+def _levels(suites: Sequence[Suite]) -> str:
+    rows = [["suite", *Level], ["---"] * (len(Level) + 1)]
     for suite in suites:
-        cells = [_cell(suite, subject, lists[subject.name]) for subject in SUBJECTS]
-        rows.append([f"[{suite.name}](#{suite.name})", *cells])
-    legend = (
-        "\nHow many cases hold for each subject. A case that needs what a language cannot do "
-        "(giving up\non a blocking call) is not counted; a known failure is shown.\n"
-    )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + legend
+        counted = Counter(case.level for case in suite.cases)
+        link = f"[{suite.name}](#{suite.name})"
+        rows.append([link, *(str(counted[level] or "") for level in Level)])
+    total = Counter(case.level for suite in suites for case in suite.cases)
+    rows.append(["**all**", *(f"**{total[level]}**" for level in Level)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _cell(suite: Suite, subject: Subject, failures: Mapping[str, object]) -> str:
-    applicable = [c for c in suite.cases if c.feature is None or c.feature in subject.features]
-    failing = sum(case.id in failures for case in applicable)
-    count = str(len(applicable) - failing)
-    return f"{count}, {failing} known to fail" if failing else count
+def _features(every: Sequence[Case]) -> str:
+    counted = Counter(case.feature for case in every if case.feature is not None)
+    rows = [f"| `{feature}` | {count} |\n" for feature, count in sorted(counted.items())]
+    return "| feature | cases |\n| --- | --- |\n" + "".join(rows)
+
+
+def _subjects(every: Sequence[Case]) -> str:
+    rows = ["| subject | known failures |\n| --- | --- |\n"]
+    for subject in SUBJECTS:
+        failures = known.load(KNOWN_FAILURES / f"{subject.name}.txt", [it.id for it in every])
+        rows.append(f"| {subject.name} | {len(failures) or 'none'} |\n")
+    return "".join(rows)
 
 
 def _table(suite: Suite) -> str:
-    rows = ["| case | what it shows | on |\n| --- | --- | --- |\n"]
+    rows = ["| case | level | what it shows | on |\n| --- | --- | --- | --- |\n"]
     seen: set[str] = set()
     for case in suite.cases:
         name = case.name.partition("[")[0]
         if name not in seen:
             seen.add(name)
-            rows.append(f"| `{name}`{_times(suite, name)} | {case.about} | {_where(case)} |\n")
+            times = _times(suite, name)
+            rows.append(f"| `{name}`{times} | {case.level} | {case.about} | {_where(case)} |\n")
     return "".join(rows)
 
 
@@ -76,12 +93,13 @@ def _times(suite: Suite, name: str) -> str:
 
 
 def _where(case: Case) -> str:
+    needs = "" if case.feature is None else f"; needs `{case.feature}`"
     if case.mode == "scripted":
-        return "scripted server"
+        return f"scripted server{needs}"
     words = [] if case.broker == "plain" else [case.broker]
     words.append("broker of its own" if case.mode == "exclusive" else "broker")
     words += ["wiretap"] * case.has_wiretap + ["proxy"] * case.has_proxy
-    return ", ".join(words)
+    return ", ".join(words) + needs
 
 
 def write(suites: Sequence[Suite], *, is_check: bool) -> int:

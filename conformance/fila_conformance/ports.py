@@ -10,18 +10,30 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_IPV6 = "::1"
 _LOWEST, _HIGHEST = 20_000, 32_000
 _ATTEMPTS_MAX = 200
 
 
-def free_port() -> int:
+def has_ipv6() -> bool:
+    """Whether this machine has IPv6's loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((LOOPBACK_IPV6, 0))
+    except OSError:
+        return False
+    return True
+
+
+def free_port(loopback: str = LOOPBACK) -> int:
     """A port on which nothing listens now."""
+    family = socket.AF_INET6 if ":" in loopback else socket.AF_INET
     for _ in range(_ATTEMPTS_MAX):
         port = random.randrange(_LOWEST, _HIGHEST)
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((LOOPBACK, port))
+                probe.bind((loopback, port))
             except OSError:
                 continue
             return port

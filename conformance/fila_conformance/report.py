@@ -4,14 +4,13 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.table import Table
 
-from fila_conformance.layout import REPORT
 from fila_conformance.outcome import Outcome, Score, Verdict
-from fila_conformance.subjects import Subject
 
 # Wide enough for seven subjects where the output is no terminal.
 _COLUMNS_WITHOUT_TERMINAL = 120
@@ -46,14 +45,14 @@ class Screen:
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
-    def missing(self, subject: Subject, why: str) -> None:
-        self.say(f"{subject.name}: TOOLCHAIN MISSING: {why}")
+    def missing(self, subject: str, why: str) -> None:
+        self.say(f"{subject}: TOOLCHAIN MISSING: {why}")
 
-    def not_built(self, subject: Subject, lines: Sequence[str]) -> None:
-        self.say(f"{subject.name}: cannot be built: " + "\n    ".join(lines))
+    def not_built(self, subject: str, lines: Sequence[str]) -> None:
+        self.say(f"{subject}: cannot be built: " + "\n    ".join(lines))
 
-    def begins(self, subject: Subject, is_new: bool) -> None:
-        self.say(f"{subject.name}: {'built' if is_new else 'up to date'}, running")
+    def begins(self, subject: str, state: str) -> None:
+        self.say(f"{subject}: {state}, running")
         self._began = time.monotonic()
 
     def progress(self, outcome: Outcome) -> None:
@@ -64,18 +63,21 @@ class Screen:
         for line in outcome.details:
             self.say(f"    {line}")
 
-    def ends(self, subject: Subject, described: str, outcomes: list[Outcome]) -> None:
+    def ends(self, subject: str, described: str, outcomes: list[Outcome]) -> None:
         slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:_SLOWEST_SHOWN]
         names = ", ".join(f"{o.case.id} {o.seconds:.1f} s" for o in slowest)
         seconds = time.monotonic() - self._began
         score = Score.of(outcomes)
-        self.say(f"{subject.name} ({described}): {score} in {seconds:.0f} s; slowest: {names}")
+        self.say(f"{subject} ({described}): {score} in {seconds:.0f} s; slowest: {names}")
 
     def summary(self, results: Results, missing: Mapping[str, str], suites: Sequence[str]) -> None:
         """The matrix, and one closing line per subject and one for all."""
         self._console.print(matrix(results, missing, suites))
         for name, why in missing.items():
             self.say(f"conformance: {name}: TOOLCHAIN MISSING: {why}")
+        for name, outcomes in results.items():
+            if lacking := Score.lacking(outcomes):
+                self.say(f"conformance: {name}: not applicable: {lacking}")
         for name, outcomes in results.items():
             self.say(f"conformance: {name}: {Score.of(outcomes)}")
         every = [outcome for outcomes in results.values() for outcome in outcomes]
@@ -87,14 +89,15 @@ def matrix(results: Results, missing: Mapping[str, str], suites: Sequence[str]) 
     table = Table("suite", *results, *missing)
     for suite in suites:
         cells = [
-            _cell([outcome for outcome in outcomes if outcome.case.suite == suite])
+            cell([outcome for outcome in outcomes if outcome.case.suite == suite])
             for outcomes in results.values()
         ]
         table.add_row(suite, *cells, *("MISSING" for _ in missing))
     return table
 
 
-def _cell(outcomes: list[Outcome]) -> str:
+def cell(outcomes: list[Outcome]) -> str:
+    """Some outcomes of a matrix in few words."""
     score = Score.of(outcomes)
     if score.failed:
         return f"{score.failed} FAILED of {len(outcomes)}"
@@ -103,13 +106,18 @@ def _cell(outcomes: list[Outcome]) -> str:
     return str(score.passed)
 
 
-def write_files(results: Results, missing: Mapping[str, str]) -> None:
-    REPORT.mkdir(exist_ok=True)
-    document = as_json(results, missing)
-    (REPORT / "report.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+def write_files(folder: Path, results: Results, missing: Mapping[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "report.json", results, missing)
     tree = ElementTree.ElementTree(as_junit(results, missing))
     ElementTree.indent(tree)
-    tree.write(REPORT / "junit.xml", encoding="utf-8", xml_declaration=True)
+    tree.write(folder / "junit.xml", encoding="utf-8", xml_declaration=True)
+
+
+def write_json(path: Path, results: Results, missing: Mapping[str, str]) -> None:
+    """Raises OSError."""
+    document = as_json(results, missing)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def as_json(results: Results, missing: Mapping[str, str]) -> dict[str, object]:
@@ -120,6 +128,7 @@ def as_json(results: Results, missing: Mapping[str, str]) -> dict[str, object]:
                 "cases": {
                     outcome.case.id: {
                         "verdict": outcome.verdict.value,
+                        "level": outcome.case.level.value,
                         "seconds": round(outcome.seconds, 3),
                         "text": outcome.text,
                         "details": outcome.details,

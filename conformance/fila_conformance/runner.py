@@ -16,18 +16,18 @@ import grpc
 from fila_conformance.admin import AdminError
 from fila_conformance.broker import BrokerError
 from fila_conformance.cases import Case
-from fila_conformance.driver import Driver, DriverError
+from fila_conformance.driver import Driver, DriverError, Launch
 from fila_conformance.known import KnownFailure
 from fila_conformance.outcome import Outcome, Verdict, judged
+from fila_conformance.ports import has_ipv6
 from fila_conformance.stage import Brokers, Stage
 from fila_conformance.steps import Interpreter, StepFailure
-from fila_conformance.subjects import Subject
 
 _STDERR_LINES_SHOWN = 12
 _BROKER_LINES_SHOWN = 6
 _CALLS_SHOWN = 12
-# What hello must say; the other features are the runner's own knowledge.
-_DECLARED_FEATURES = frozenset({"tracing", "mtls"})
+# What a launch may say for a driver whose hello does not.
+_UNDECLARED_FEATURES = frozenset({"cancel"})
 
 _STAGGER_S = 0.05
 
@@ -47,13 +47,13 @@ class SubjectRun:
 
     def __init__(
         self,
-        subject: Subject,
+        launch: Launch,
         brokers: Brokers,
         known: dict[str, KnownFailure],
         options: Options,
         progress: Progress,
     ) -> None:
-        self._subject = subject
+        self._launch = launch
         self._brokers = brokers
         self._known = known
         self._options = options
@@ -64,7 +64,7 @@ class SubjectRun:
     def run(self, cases: Sequence[Case]) -> list[Outcome]:
         """One outcome per case, in the order of the cases."""
         outcomes: dict[str, Outcome] = {}
-        lane, beside = (_Lane(self._subject, self._brokers, self._options) for _ in range(2))
+        lane, beside = (_Lane(self._launch, self._brokers, self._options) for _ in range(2))
         disturbing = [case for case in cases if case.mode == "exclusive"]
         groups = [[case] for case in cases if case.is_slow] + [disturbing] * bool(disturbing)
         threads = [
@@ -105,12 +105,13 @@ class SubjectRun:
 class _Lane:
     """A driver and the cases that it serves."""
 
-    def __init__(self, subject: Subject, brokers: Brokers, options: Options) -> None:
-        self._subject = subject
+    def __init__(self, launch: Launch, brokers: Brokers, options: Options) -> None:
+        self._launch = launch
         self._brokers = brokers
         self._options = options
         self._lock = threading.Lock()
         self._driver: Driver | None = None
+        self._features: frozenset[str] = frozenset()
         self.described = ""
 
     def close(self) -> None:
@@ -120,18 +121,18 @@ class _Lane:
 
     def run(self, case: Case) -> Outcome:
         began = time.monotonic()
-        if case.feature is not None and case.feature not in self._subject.features:
-            return Outcome(self._subject.name, case, Verdict.NOT_APPLICABLE)
         verdict, text, details = self._attempt(case)
         seconds = time.monotonic() - began
-        return Outcome(self._subject.name, case, verdict, seconds, text, details)
+        return Outcome(self._launch.name, case, verdict, seconds, text, details)
 
     def _attempt(self, case: Case) -> tuple[Verdict, str, list[str]]:
         stage: Stage | None = None
         try:
             with self._lock:
                 driver = self._ready_driver()
-            stage = Stage(case, self._subject.name, self._brokers)
+            if case.feature is not None and case.feature not in self._features:
+                return Verdict.NOT_APPLICABLE, f"needs {case.feature}", []
+            stage = Stage(case, self._launch.name, self._brokers)
             interpreter = Interpreter(case, stage, driver)
             try:
                 interpreter.run()
@@ -160,21 +161,14 @@ class _Lane:
         if self._driver is not None and self._driver.is_alive:
             return self._driver
         self.close()
-        subject = self._subject
-        self._driver = Driver(
-            subject.command(subject.launch),
-            subject.environment(),
-            subject.folder,
-            is_strict=self._options.is_strict,
-        )
+        self._driver = Driver(self._launch, is_strict=self._options.is_strict)
         hello = self._driver.hello()
         self.described = f"{hello['sdk']} {hello['sdk_version']}, {hello['language']}"
         said = frozenset(hello["features"])
-        wanted = subject.features & _DECLARED_FEATURES
-        if said != wanted:
-            raise DriverError(
-                f"the driver says it has {sorted(said)}, subjects.py says {sorted(wanted)}"
-            )
+        if lost := self._launch.features - _UNDECLARED_FEATURES - said:
+            raise DriverError(f"the driver no longer says that it has {', '.join(sorted(lost))}")
+        # IPv6 is the machine's to have.
+        self._features = said | self._launch.features | ({"ipv6"} if has_ipv6() else set())
         return self._driver
 
     def _surroundings(self, stage: Stage | None, driver: Driver) -> list[str]:

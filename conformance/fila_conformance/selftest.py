@@ -41,7 +41,7 @@ def named_cases(mutant: Mutant, known: dict[str, Case]) -> list[Case]:
 def run(subject: Subject, wanted: Sequence[Case], brokers: Brokers) -> list[Outcome]:
     # Strict, because a reply that breaks the protocol is one of the defects.
     options = Options(is_strict=True)
-    return SubjectRun(subject, brokers, {}, options, lambda outcome: None).run(wanted)
+    return SubjectRun(subject.launched(), brokers, {}, options, lambda outcome: None).run(wanted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

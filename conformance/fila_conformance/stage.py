@@ -15,6 +15,7 @@ from fila_conformance.admin import Admin, AdminError
 from fila_conformance.broker import API_KEY, Broker
 from fila_conformance.cases import Case
 from fila_conformance.layout import CERTS
+from fila_conformance.ports import LOOPBACK, LOOPBACK_IPV6
 from fila_conformance.proxy import Proxy
 from fila_conformance.values import resolve
 from fila_conformance.wiretap import RecordingServer, Wiretap
@@ -94,7 +95,8 @@ class Stage:
             target = self.broker.target
             if case.has_wiretap:
                 self._forward = Wiretap(self.broker)
-                self.wiretap = RecordingServer(self._forward)
+                loopback = LOOPBACK_IPV6 if case.feature == "ipv6" else LOOPBACK
+                self.wiretap = RecordingServer(self._forward, loopback=loopback)
                 target = self.wiretap.target
         if case.has_proxy:
             self.proxy = Proxy(target)

@@ -25,7 +25,7 @@ _EXIT_TIMEOUT_S = 10.0
 # How often `until_ms` looks again.
 _POLL_S = 0.05
 # Long enough for anything that is going to arrive; these return as soon as they have it.
-_WAIT_MS: Mapping[str, int] = {"next": 15_000, "handled": 15_000}
+_WAIT_MS: Mapping[str, int] = {"next": 15_000, "next_shared": 15_000, "handled": 15_000}
 
 DEFAULTS: Mapping[str, Any] = {
     "client": "a",

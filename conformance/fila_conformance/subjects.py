@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fila_conformance.driver import Launch
 from fila_conformance.layout import CACHE, DRIVERS, ROOT
 
 Command = tuple[str, ...]
@@ -42,8 +43,8 @@ class Subject:
     # A change in one of these, relative to the checkout, means a new build.
     sources: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    # Cases that need a feature which is not named here do not apply. tracing and mtls are also what
-    # the driver must say of itself; cancel is whether the language can give up on a call.
+    # What the driver must declare, at least; cases apply by what it does declare. cancel, whether
+    # the language can give up on a call, is known here and need not be declared.
     features: frozenset[str] = frozenset({"tracing", "mtls", "cancel"})
 
     @property
@@ -71,6 +72,11 @@ class Subject:
 
     def environment(self) -> dict[str, str]:
         return {name: self.filled(value) for name, value in self.env.items()}
+
+    def launched(self) -> Launch:
+        """How to start its driver once it is built."""
+        command = tuple(self.command(self.launch))
+        return Launch(self.name, command, self.environment(), self.folder, self.features)
 
 
 _PYTHON_BUILD: tuple[Command, ...] = (

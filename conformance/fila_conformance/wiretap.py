@@ -42,7 +42,10 @@ class RecordingServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not 
     """Serves the whole contract on a port of its own."""
 
     def __init__(
-        self, answerer: Answerer, credentials: grpc.ServerCredentials | None = None
+        self,
+        answerer: Answerer,
+        credentials: grpc.ServerCredentials | None = None,
+        loopback: str = LOOPBACK,
     ) -> None:
         self._answerer = answerer
         self._lock = threading.Lock()
@@ -58,12 +61,12 @@ class RecordingServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not 
             ("grpc.keepalive_permit_without_calls", 1),
         ]
         self._server = grpc.server(ThreadPoolExecutor(_THREADS_MAX), [self], options=options)
-        address = f"{LOOPBACK}:{free_port()}"
+        host = f"[{loopback}]" if ":" in loopback else loopback
+        self.target = f"{host}:{free_port(loopback)}"
         if credentials is None:
-            port = self._server.add_insecure_port(address)
+            self._server.add_insecure_port(self.target)
         else:
-            port = self._server.add_secure_port(address, credentials)
-        self.target = f"{LOOPBACK}:{port}"
+            self._server.add_secure_port(self.target, credentials)
         self._server.start()
 
     def calls(self, method: str | None) -> list[dict[str, Any]]:

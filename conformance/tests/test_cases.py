@@ -17,7 +17,7 @@ from fila_conformance.values import resolve
 
 SUITES = cases.load()
 CASES = [case for suite in SUITES for case in suite.cases]
-MINIMAL = "suite: a\nabout: A suite.\ncases:\n"
+MINIMAL = "suite: a\nabout: A suite.\nlevel: full\ncases:\n"
 CASE = "- {name: x, about: Long enough., spec: [FR1], steps: [{connect: {}}]}\n"
 
 

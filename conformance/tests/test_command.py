@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from fila_conformance import __main__ as command
 from fila_conformance import cases, image, page, report, subjects
-from fila_conformance.cases import Case, CaseError, Step
+from fila_conformance.cases import Case, CaseError, Level, Step
 from fila_conformance.known import KnownFailure
 from fila_conformance.outcome import Outcome, Verdict
+from fila_conformance.selection import is_named, selected
 from fila_conformance.subjects import SUBJECTS
 from rich.console import Console
 
@@ -24,7 +25,7 @@ RESULTS = {
     "go": [
         Outcome("go", case("one"), Verdict.PASS, 0.5),
         Outcome("go", case("two"), Verdict.FAIL, 1.0, "step 1 (connect): no\x00", ["sent: x"]),
-        Outcome("go", case("three"), Verdict.NOT_APPLICABLE),
+        Outcome("go", replace(case("three"), feature="mtls"), Verdict.NOT_APPLICABLE),
         Outcome("go", case("four"), Verdict.COULD_NOT_RUN, text="gone"),
     ]
 }
@@ -42,24 +43,41 @@ RESULTS = {
     ],
 )
 def test_patterns_name_cases(pattern: str, is_match: bool) -> None:
-    assert command.is_named("tls/one", pattern) is is_match
+    assert is_named("tls/one", pattern) is is_match
 
 
 def test_a_row_of_a_table_is_named_with_or_without_its_value() -> None:
-    assert command.is_named("errors/status[OK]", "errors/status")
-    assert command.is_named("errors/status[OK]", "errors/status[OK]")
-    assert not command.is_named("errors/status[OK]", "errors/status[NO]")
+    assert is_named("errors/status[OK]", "errors/status")
+    assert is_named("errors/status[OK]", "errors/status[OK]")
+    assert not is_named("errors/status[OK]", "errors/status[NO]")
 
 
 def test_selection_refuses_a_pattern_that_names_nothing() -> None:
     suites = cases.load()
     with pytest.raises(CaseError, match="names no case"):
-        command.selected(suites, ["tls/no-such-case"], [])
-    wanted = command.selected(suites, ["tls"], ["tls/mutual*"])
+        selected(suites, Level.FULL, ["tls/no-such-case"], [])
+    wanted = selected(suites, Level.FULL, ["tls"], ["tls/mutual*"])
     assert wanted and all(c.suite == "tls" and "mutual" not in c.name for c in wanted)
 
 
-@pytest.mark.parametrize("arguments", [["--fix", "--run", "tls"], ["--check"], ["--sdk", "cobol"]])
+def test_a_level_includes_those_before_it() -> None:
+    suites = cases.load()
+    counts = [len(selected(suites, level, [], [])) for level in Level]
+    assert 0 < counts[0] < counts[1] < counts[2] == sum(len(suite.cases) for suite in suites)
+    with pytest.raises(CaseError, match="names no case of level core"):
+        selected(suites, Level.CORE, ["worker"], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--fix", "--run", "tls"],
+        ["--fix", "--level", "core"],
+        ["--check"],
+        ["--sdk", "cobol"],
+        ["--level", "most"],
+    ],
+)
 def test_wrong_usage_exits_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         command.arguments(arguments)
@@ -71,8 +89,9 @@ def test_the_summary_ends_with_plain_lines() -> None:
     screen = report.Screen(Console(file=output, markup=False, highlight=False))
     screen.summary(RESULTS, {"rust": "cargo is not installed"}, ["tls"])
     lines = output.getvalue().splitlines()
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "conformance: rust: TOOLCHAIN MISSING: cargo is not installed",
+        "conformance: go: not applicable: mtls 1",
         "conformance: go: 1 passed, 2 failed, 1 not applicable",
         "conformance: 1 passed, 2 failed, 1 not applicable",
     ]

@@ -11,7 +11,7 @@ import pytest
 from fila_conformance import steps
 from fila_conformance.broker import ProcessBroker
 from fila_conformance.cases import Case, _step
-from fila_conformance.driver import Driver, DriverError
+from fila_conformance.driver import Driver, DriverError, Launch
 from fila_conformance.stage import Brokers, Stage
 from fila_conformance.steps import Interpreter, StepFailure
 
@@ -28,7 +28,7 @@ def run() -> Iterator[Run]:
 
     def run_steps(table: dict[str, Any], *written: dict[str, Any], strict: bool = False) -> None:
         command = [sys.executable, str(FAKE), json.dumps(table)]
-        driver = Driver(command, is_strict=strict)
+        driver = Driver(Launch("fake", tuple(command)), is_strict=strict)
         drivers.append(driver)
         listed = tuple(_step(step, "suite/case") for step in written)
         case = Case("suite", "case", "about", ("FR1",), listed, mode="scripted")

@@ -23,6 +23,14 @@ from operations import Operations, Unsupported, error_of
 
 import fila
 
+# Keeps what a reader took, and says whether that was the last message that is wanted.
+Take = Callable[[int, Any], bool]
+
+_FEATURES = (
+    *("tracing", "mtls", "admin", "nack_many", "error_fields"),
+    *("shared_consumer", "ill_formed_text"),
+)
+
 
 class Replies:
     """The real standard output; anything else that is printed goes to standard error."""
@@ -43,6 +51,7 @@ class Sync:
     """One thread per request, as a program of many threads would have it."""
 
     client = fila.Client
+    features = _FEATURES
 
     def __init__(self, replies: Replies) -> None:
         self.operations = Operations(self)
@@ -96,6 +105,34 @@ class Sync:
     def reader(self, consumer: Any) -> "Pump":
         return Pump(consumer)
 
+    async def share(self, consumer: Any, readers: int, take: Take, seconds: float) -> None:
+        """Lets threads take messages until `take` says that it is the last, or time is over."""
+        changed = threading.Condition()
+        failures: list[Exception] = []
+        is_over = False
+
+        def read(reader: int) -> None:
+            nonlocal is_over
+            try:
+                for message in consumer:
+                    with changed:
+                        is_over = take(reader, message) or is_over
+                        changed.notify_all()
+                        if is_over:
+                            return
+            except Exception as error:
+                with changed:
+                    failures.append(error)
+                    changed.notify_all()
+
+        for reader in range(readers):
+            threading.Thread(target=read, args=(reader,), daemon=True).start()
+        with changed:
+            changed.wait_for(lambda: is_over or failures, seconds)
+            is_over = True
+            if failures:
+                raise failures[0]
+
     def cancel(self, target: int) -> None:
         raise Unsupported("a blocking call of the Python SDK cannot be cancelled")
 
@@ -143,6 +180,7 @@ class Async:
     """One task per request, all in one event loop."""
 
     client = fila.AsyncClient
+    features = (*_FEATURES, "cancel")
 
     def __init__(self, replies: Replies) -> None:
         self.operations = Operations(self)
@@ -196,6 +234,21 @@ class Async:
 
     def reader(self, consumer: Any) -> "Reader":
         return Reader(consumer)
+
+    async def share(self, consumer: Any, readers: int, take: Take, seconds: float) -> None:
+        """Lets tasks take messages until `take` says that it is the last, or time is over."""
+
+        async def read(reader: int) -> None:
+            async for message in consumer:
+                if take(reader, message):
+                    return
+
+        tasks = [asyncio.create_task(read(reader)) for reader in range(readers)]
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for task in done:
+            task.result()
 
     def cancel(self, target: int) -> None:
         if (task := self._tasks.get(target)) is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Every request of the protocol as calls of `fila`'s public API, written once for both clients.
 
-A blocking client returns values and an awaiting one things to await; `settled` takes either.
+A blocking client returns values and an awaiting one things to await; `settled` takes either. What
+operates a broker is in administration.py.
 """
 
-import inspect
 import platform
 import re
 import time
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from administration import Administration, entries_of, settled
 from handlers import Workshop
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -50,11 +51,7 @@ def _identity(context: Any) -> str:
     return f"{context.trace_id:032x}-{context.span_id:016x}"
 
 
-async def settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-class Operations:
+class Operations(Administration):
     """Clients and consumers by the names that the runner gave them."""
 
     def __init__(self, flavour: Any) -> None:
@@ -86,7 +83,7 @@ class Operations:
             "sdk": "fila-python",
             "sdk_version": version("fila-client"),
             "language": f"python {platform.python_version()}",
-            "features": ["tracing", "mtls"],
+            "features": list(self._flavour.features),
         }
 
     async def do_connect(self, given: Fields) -> None:
@@ -239,6 +236,41 @@ class Operations:
         outcomes = await settled(client.ack_many(messages))
         return {"results": [error_of(error) if error else None for error in outcomes]}
 
+    async def do_nack_many(self, given: Fields) -> Fields:
+        client, consumer = self._client(given), given["consumer"]
+        messages = [self._delivered[consumer, it] for it in given["message_ids"]]
+        error = [given[name] for name in ("error",) if name in given]
+        outcomes = await settled(client.nack_many(messages, *error))
+        return {"results": [error_of(error) if error else None for error in outcomes]}
+
+    async def do_next_shared(self, given: Fields) -> Fields:
+        name = given["consumer"]
+        taken: list[list[str]] = [[] for _ in range(given["readers"])]
+
+        def take(reader: int, message: Any) -> bool:
+            """Keeps a message, and says whether that was the last one that is wanted."""
+            self._delivered[name, message.id] = message
+            taken[reader].append(message.id)
+            return sum(map(len, taken)) >= given["count"]
+
+        seconds = given["wait_ms"] / 1000
+        await self._flavour.share(self._consumers[name], given["readers"], take, seconds)
+        return {"taken": taken}
+
+    async def do_enqueue_ill_formed(self, given: Fields) -> Fields:
+        text = "x\udc80y"
+        fields: Fields = {
+            "header_key": {"headers": {text: "value"}},
+            "header_value": {"headers": {"key": text}},
+            "fairness_key": {"fairness_key": text},
+            "idempotency_key": {"idempotency_key": text},
+        }[given["where"]]
+        try:
+            await settled(self._client(given).enqueue(given["queue"], **fields))
+        except (fila.FilaError, ValueError):
+            return {"refused": True}
+        return {"refused": False}
+
     async def do_ack_concurrently(self, given: Fields) -> Fields:
         client, queue = self._client(given), given["queue"]
         calls = [
@@ -303,7 +335,7 @@ class Operations:
 
     async def do_create_api_key(self, given: Fields) -> Fields:
         client = self._client(given)
-        given["acl"] = [fila.AclEntry(**entry) for entry in given.get("acl", ())]
+        given["acl"] = entries_of(given)
         if (expires_at_ms := given.pop("expires_at_ms", None)) is not None:
             given["expires_at"] = datetime.fromtimestamp(expires_at_ms / 1000, UTC)
         key = await settled(client.create_api_key(**given))
@@ -348,7 +380,15 @@ def error_of(error: BaseException) -> Fields:
         raise error
     words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
     kind = "_".join(words).lower()
-    return {"kind": kind, "message": str(error), "retryable": error.retryable}
+    return {
+        "kind": kind,
+        "message": str(error),
+        "retryable": error.retryable,
+        "code": error.code,
+        "reason": error.reason,
+        "queue": error.queue,
+        "message_id": error.message_id,
+    }
 
 
 def _message(given: Fields) -> Fields:

@@ -5,13 +5,13 @@ They reach into the Python SDK, which no driver may. A function that finds nothi
 with an AttributeError, so a mutant cannot turn harmless when the SDK changes.
 """
 
-from defects import calls, deliveries, workers
+from defects import calls, deliveries, operating, workers
 
 
 def plant(name: str) -> None:
     """Breaks the SDK."""
     function = name.replace("-", "_")
-    for module in (calls, deliveries, workers):
+    for module in (calls, deliveries, operating, workers):
         if hasattr(module, function):
             getattr(module, function)()
             return
