@@ -6,6 +6,31 @@
 
 require "fila/testing"
 
+# RBS checks calls of methods by itself, but not the members of Structs, which are these values.
+module Members
+  LOADER = RBS::EnvironmentLoader.new.tap { |it| it.add(path: Pathname(__dir__).join("../../sig")) }
+  BUILDER = RBS::DefinitionBuilder.new(
+    env: RBS::Environment.from_loader(LOADER).resolve_type_names
+  )
+
+  # Raises when a member of a value, or of a value in it, is not what its signature says.
+  def self.check(value)
+    return value.each { |each| check(each) } if value.is_a?(Array)
+    return unless value.is_a?(Struct)
+
+    name = RBS::TypeName.new(name: value.class.name.split("::").last.to_sym,
+                             namespace: RBS::Namespace.new(path: [:Fila], absolute: true))
+    checker = RBS::Test::TypeCheck.new(self_class: value.class, builder: BUILDER,
+                                       sample_size: 100, unchecked_classes: [])
+    value.each_pair do |member, found|
+      type = BUILDER.build_instance(name).methods.fetch(member).method_types.first.type.return_type
+      raise "#{name}##{member} is #{found.inspect}" unless checker.value(found, type)
+
+      check(found)
+    end
+  end
+end
+
 CONFIG = "[auth]\nbootstrap_apikey = \"first-key\"\n"
 Fila.logger.level = Logger::ERROR
 
@@ -13,7 +38,7 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   events = Thread::Queue.new
   client = broker.client(
     api_key: -> { "first-key" }, timeout: 20, backoff: Fila::Backoff.new(initial: 0.1, maximum: 1),
-    interceptors: [], on_connection: ->(event) { events << event.kind << event.reason }
+    interceptors: [], on_connection: ->(event) { events << event }
   )
   client.wait_ready(timeout: 20)
   client.ping(timeout: 5)
@@ -22,8 +47,8 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   # Queues.
   client.create_queue("orders", max_attempts: 3, on_hook_error: :reject)
   client.ensure_queue("orders", max_attempts: 3)
-  client.update_queue("orders", retry_delay_ms: 1).on_hook_error
-  client.list_queues.map { |row| [row.name, row.depth, row.paused, row.dead_letter_of] }
+  Members.check(client.update_queue("orders", retry_delay_ms: 1))
+  Members.check(client.list_queues)
 
   # Messages.
   id = client.enqueue("orders", "bytes", headers: { "a" => "b" }, fairness_key: "acme",
@@ -31,13 +56,14 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   client.enqueue(queue: "orders", text: "text", deliver_at: Time.now + 3600)
   client.enqueue_many([Fila::EnqueueMessage.new(queue: "orders", json: [1]),
                        Fila::EnqueueMessage.new(queue: "missing", payload: "x")]).each do |result|
-    result.error ? result.error.retryable? : [result.duplicate?, result.unwrap]
+    Members.check(result)
+    result.duplicate?
+    result.error ? result.error.retryable? : result.unwrap
   end
   client.flush
-  page = client.peek("orders", state: :pending)
-  page.messages.map { |row| [row.state, row.position, row.message.lease_expires_at] }
-  client.explain("orders", message_id: id).reasons
-  client.stats("orders", max_keys: 5).per_key_stats.map(&:round_position)
+  Members.check(client.peek("orders", state: :pending))
+  Members.check(client.explain("orders", message_id: id))
+  Members.check(client.stats("orders", max_keys: 5))
 
   # Deliveries.
   first, second = client.receive("orders", max_messages: 2, wait_ms: 5000)
@@ -51,6 +77,7 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   client.extend_many([first, second], 30_000)
   client.extend_grant("orders", first.lease_token)
   first.nack("later", retry_after_ms: 0)
+  Members.check(client.explain("orders", fairness_key: "acme"))
   client.nack("orders", second.id, "no", lease_token: second.lease_token)
   consumer = client.consume("orders", max_in_flight: 4, visibility_timeout_ms: 30_000)
   message = consumer.pop(timeout: 20)
@@ -61,13 +88,14 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   consumer.close
   client.nack_many([message]).map { |error| error&.code }
   client.enqueue("orders", text: "work")
-  worker = client.worker("orders", concurrency: 1, on_event: ->(event) { events << event.kind },
+  worker = client.worker("orders", concurrency: 1, on_event: ->(event) { events << event },
                                    handler_timeout: 20) do |_given|
     worker.stop
     raise Fila::DeadLetter, "no"
   end
   worker.run
   worker.inspect
+  Members.check(client.peek("orders.dlq").messages.flat_map { |row| row.message.failures })
   client.redrive("orders.dlq", count: 5)
   client.purge("orders")
   client.pause("orders", fairness_key: "acme")
@@ -78,7 +106,7 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   client.set_config("throttle:mail:rate", "5")
   entries = { "throttle:mail:burst" => "5" }
   client.set_config_all(entries)
-  client.list_throttles("mail").throttles.map { |row| [row.tokens, row.paused_until, row.pattern] }
+  Members.check(client.list_throttles("mail"))
   client.pause_throttle("mail", duration_ms: 1000)
   client.resume_throttle("mail")
   client.get_config("throttle:mail:rate")
@@ -88,10 +116,10 @@ Fila::Testing.broker(config: CONFIG) do |broker|
   made = client.create_api_key("worker", acl:, expires_at: Time.now + 3600)
   made.inspect
   client.set_acl(made.key_id, acl)
-  client.get_acl(made.key_id).entries.map(&:permission)
-  client.list_api_keys.map { |row| [row.expires_at, row.created_at, row.acl] }
+  Members.check([made, client.get_acl(made.key_id), client.list_api_keys])
   client.revoke_api_key(made.key_id)
-  client.delete_queue("orders").messages
+  Members.check(client.delete_queue("orders"))
   client.close
+  Members.check(Array.new(events.size) { events.pop })
 end
 puts "done"
