@@ -124,6 +124,11 @@ RSpec.describe Fila::ActiveJob do
       .to include(/is not JSON/, "the payload is no job", /is not UTF-8/)
   end
 
+  it "performs jobs one by one" do
+    expect { described_class.worker(client, queue, batch_size: 2) }
+      .to raise_error(ArgumentError, "a worker of jobs has no batch_size")
+  end
+
   it "stores the same execution of a job once" do
     job = job_class.perform_later
     first = job.provider_job_id

@@ -52,8 +52,11 @@ module Fila
     end
 
     # A Worker that performs the jobs of a queue; takes the keywords of `Client#worker`. What a job
-    # raises is the handler's failure, so a job may raise Backpressure and DeadLetter, too.
+    # raises is the handler's failure, so a job may raise Backpressure and DeadLetter, too. Jobs are
+    # performed one by one: ArgumentError for a `batch_size`.
     def self.worker(client, queue, **options)
+      raise ArgumentError, "a worker of jobs has no batch_size" if options.key?(:batch_size)
+
       client.worker(queue, **options) { |message| perform(message) }
     end
 
