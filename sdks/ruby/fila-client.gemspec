@@ -20,7 +20,9 @@ Gem::Specification.new do |spec|
     "rubygems_mfa_required" => "true"
   }
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir.chdir(__dir__) { Dir["lib/**/*.rb", "examples/*.rb", "README.md", "LICENSE"] }
+  spec.files = Dir.chdir(__dir__) do
+    Dir["lib/**/*.rb", "sig/**/*.rbs", "examples/*.rb", "README.md", "LICENSE"]
+  end
 
   spec.add_dependency "google-protobuf", ">= 3.21", "< 5"
   spec.add_dependency "grpc", ">= 1.51", "< 2"

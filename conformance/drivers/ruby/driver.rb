@@ -9,11 +9,19 @@ require "fila"
 require "json"
 
 require_relative "handled"
+require_relative "operating"
+require_relative "shared"
 require_relative "span"
 
 # Carries out requests and turns outcomes into replies.
 class Driver
-  FEATURES = %w[tracing mtls].freeze
+  include Operating
+
+  FEATURES = %w[
+    tracing mtls admin nack_many around error_fields shared_consumer ill_formed_text
+  ].freeze
+  # A text that UTF-8 cannot say.
+  ILL_FORMED = "x\xFFy"
   # Raised in the thread of a request that is to be cancelled. Not a StandardError, so that nothing
   # takes it for a failure of the call.
   Cancelled = Class.new(Exception) # rubocop:disable Lint/InheritException
@@ -81,7 +89,8 @@ class Driver
   def describe(error)
     name = error.class.name.delete_prefix("Fila::").delete_suffix("Error")
     kind = name.gsub(/(?<!\A)([A-Z])/, '_\1').downcase
-    { "kind" => kind, "message" => error.message, "retryable" => error.retryable? }
+    same = %i[code reason queue message_id].to_h { |field| [field, error.public_send(field)] }
+    { kind:, message: error.message, retryable: error.retryable?, **same }
   end
 
   def client(request)
@@ -137,6 +146,10 @@ class Driver
     {}
   end
 
+  def op_ping(request)
+    { "ms" => client(request).ping(**options(request)) * 1000 }
+  end
+
   def op_close(request)
     client(request).close
     {}
@@ -184,6 +197,18 @@ class Driver
     { "message_ids" => ids }
   end
 
+  def op_enqueue_ill_formed(request)
+    named = case request["where"]
+            when "header_key" then { headers: { ILL_FORMED => "x" } }
+            when "header_value" then { headers: { "x" => ILL_FORMED } }
+            else { request["where"].to_sym => ILL_FORMED }
+            end
+    client(request).enqueue(request["queue"], **named)
+    { "refused" => false }
+  rescue ArgumentError, Fila::Error
+    { "refused" => true }
+  end
+
   # --- Consuming ---------------------------------------------------------------------------------
 
   def op_consume(request)
@@ -216,6 +241,14 @@ class Driver
     raise if messages.empty?
 
     messages
+  end
+
+  def op_next_shared(request)
+    consumer, handed_out = opened(request).to_a
+    taken = Shared.new(consumer, request["readers"])
+                  .take(request["count"], seconds(request["wait_ms"]))
+    @lock.synchronize { taken.flatten.each { |message| handed_out[message.id] = message } }
+    { "taken" => taken.map { |messages| messages.map(&:id) } }
   end
 
   def op_stop(request)
@@ -323,10 +356,29 @@ class Driver
     { "lease_expires_at_ms" => milliseconds(ends_at) }
   end
 
-  def op_ack_many(request)
+  def delivered(request)
     held = opened(request).messages
-    outcomes = client(request).ack_many(request["message_ids"].map { |id| held.fetch(id) })
+    request["message_ids"].map { |id| held.fetch(id) }
+  end
+
+  def op_ack_many(request)
+    outcomes = client(request).ack_many(delivered(request))
     { "results" => outcomes.map { |error| error && describe(error) } }
+  end
+
+  def op_nack_many(request)
+    outcomes = client(request).nack_many(delivered(request), *[request["error"]].compact)
+    { "results" => outcomes.map { |error| error && describe(error) } }
+  end
+
+  def op_extend_many(request)
+    outcomes = client(request).extend_many(delivered(request), *[request["ms"]].compact)
+    results = outcomes.map do |outcome|
+      next { "error" => describe(outcome) } if outcome.is_a?(Fila::Error)
+
+      { "lease_expires_at_ms" => milliseconds(outcome) }
+    end
+    { "results" => results }
   end
 
   def op_ack_concurrently(request)
@@ -354,77 +406,6 @@ class Driver
   def op_process(request)
     Fila::Tracing.processing(opened(request).messages.fetch(request["message_id"])) { nil }
     OpenTelemetry::Tracer.told
-  end
-
-  # --- Operating ---------------------------------------------------------------------------------
-
-  def op_create_queue(request)
-    settings = (request["settings"] || {}).compact.transform_keys(&:to_sym)
-    { "dead_letter_queue" => client(request).create_queue(request["queue"], **settings) }
-  end
-
-  def op_delete_queue(request)
-    client(request).delete_queue(request["queue"], **options(request, :keep_dead_letters)).to_h
-  end
-
-  def op_list_queues(request)
-    rows = client(request).list_queues.map do |row|
-      row.to_h.slice(:name, :depth, :in_flight, :active_consumers)
-    end
-    { "queues" => rows }
-  end
-
-  def op_stats(request)
-    client(request).stats(request["queue"]).to_h
-                   .slice(:depth, :in_flight, :delayed, :active_consumers)
-  end
-
-  def op_redrive(request)
-    { "redriven" => client(request).redrive(request["queue"], **options(request, :count)) }
-  end
-
-  def op_set_config(request)
-    client(request).set_config(request["key"], request["value"])
-    {}
-  end
-
-  def op_get_config(request)
-    { "value" => client(request).get_config(request["key"]) }
-  end
-
-  def op_set_config_all(request)
-    client(request).set_config_all(request["entries"])
-    {}
-  end
-
-  def op_list_throttles(request)
-    page = client(request).list_throttles(*[request["prefix"]].compact,
-                                          **options(request, :unset, :limit))
-    rows = page.throttles.map do |row|
-      row.to_h.slice(:key, :rate_per_second, :burst, :concurrency_limit, :in_flight, :waiting,
-                     :pattern, :unset, :paused)
-    end
-    { "throttles" => rows, "total_count" => page.total_count }
-  end
-
-  def op_pause_throttle(request)
-    client(request).pause_throttle(request["key"], **options(request, :duration_ms))
-    {}
-  end
-
-  def op_resume_throttle(request)
-    client(request).resume_throttle(request["key"])
-    {}
-  end
-
-  def op_create_api_key(request)
-    named = options(request, :superadmin)
-    named[:acl] = (request["acl"] || []).map do |entry|
-      Fila::AclEntry.new(permission: entry["permission"], pattern: entry["pattern"])
-    end
-    expires_at = request["expires_at_ms"]
-    named[:expires_at] = Time.at(0, expires_at, :millisecond, in: "UTC") if expires_at
-    client(request).create_api_key(request["name"], **named).to_h
   end
 
   # --- About requests ----------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 
 # Ruby client for Fila: `require "fila"`, then `Fila::Client`.
 #
-# The public API is what the README names: Client, Consumer, Worker, what its handlers
-# raise and its events, the messages and results that they hand out, TlsOptions, Backoff, the errors
-# and `Fila.logger`. Everything else may change.
+# The public API is what the README names and sig/ describes: Client, Consumer, Worker, what its
+# handlers raise, the events, the messages and results that they hand out, TlsOptions, Backoff, the
+# errors and `Fila.logger`. Everything else may change. `fila/testing` and `fila/active_job` are
+# loaded by who wants them.
 
 require "logger"
 

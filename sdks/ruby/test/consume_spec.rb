@@ -61,6 +61,28 @@ RSpec.describe Fila::Consumer do
     expect(consumer.each.next.id).to eq "d"
   end
 
+  it "hands out batches of what is there" do
+    broker.script("Consume") { broker.stream(frame("a", "b", "c"), frame("d")) }
+    consumer = client.consume("orders")
+    expect(consumer.pop.id).to eq "a"
+    unread = consumer.instance_variable_get(:@feed).instance_variable_get(:@unread)
+    eventually("three messages that wait") { unread.length == 3 }
+    batches = consumer.batches(2)
+    expect([batches.next, batches.next].map { |batch| batch.map(&:id) }).to eq [%w[b c], %w[d]]
+    expect { consumer.batches(0) }.to raise_error(ArgumentError, "max must be positive, got 0")
+  end
+
+  it "ends batches when it is closed" do
+    broker.script("Consume") { broker.stream(frame("a"), ended:) }
+    consumer = client.consume("orders")
+    seen = []
+    consumer.batches(5) do |batch|
+      seen.concat(batch.map(&:id))
+      consumer.close
+    end
+    expect(seen).to eq ["a"]
+  end
+
   it "waits for a message as long as it is told" do
     go = Thread::Queue.new
     broker.script("Consume") do
@@ -358,5 +380,39 @@ RSpec.describe Fila::Consumer do
     expect(nacks.map { |nack| [nack.error, nack.lease_token, nack.has_retry_after_ms?] }).to eq(
       %w[a b c].map { |id| ["boom", "token-of-#{id}", false] }
     )
+  end
+
+  it "prolongs many leases with one outcome each" do
+    ends_at = Google::Protobuf::Timestamp.new(seconds: 1_900_000_000)
+    broker.script("Receive") { receive_response("a", "b") }
+    broker.script("ExtendLease") do |request|
+      results = request.extensions.map do |each|
+        next Fila::V1::ExtendLeaseResult.new(lease_expires_at: ends_at) if each.message_id == "a"
+
+        Fila::V1::ExtendLeaseResult.new(error: item_error("LEASE_EXPIRED", "late"))
+      end
+      Fila::V1::ExtendLeaseResponse.new(results:)
+    end
+    messages = client.receive("orders", max_messages: 2)
+    extended, failed = client.extend_many(messages, 5000)
+    expect(extended).to eq Time.at(1_900_000_000)
+    expect(messages.first.lease_expires_at).to eq extended
+    expect(failed).to be_a(Fila::LeaseExpiredError)
+    expect(failed).to have_attributes(queue: "orders", message_id: "b", message: "late")
+    sent = broker.calls("ExtendLease").first.request.extensions
+    expect(sent.map { |each| [each.lease_token, each.extend_ms] })
+      .to eq [["token-of-a", 5000], ["token-of-b", 5000]]
+    expect(client.extend_many([])).to eq []
+  end
+
+  it "prolongs 1,000 leases by a request" do
+    broker.script("ExtendLease") do |request|
+      results = Array.new(request.extensions.length) { Fila::V1::ExtendLeaseResult.new }
+      Fila::V1::ExtendLeaseResponse.new(results:)
+    end
+    messages = Array.new(2001) { |n| Fila::ConsumeMessage.new(raw_message("m-#{n}"), client) }
+    expect(client.extend_many(messages).length).to eq 2001
+    sizes = broker.calls("ExtendLease").map { |call| call.request.extensions.length }
+    expect(sizes).to eq [1000, 1000, 1]
   end
 end

@@ -6,6 +6,7 @@
 
 require "fila/arguments"
 require "fila/connection"
+require "fila/threads"
 require "fila/values"
 
 module Fila
@@ -13,8 +14,12 @@ module Fila
   module Admin
     SERVICE = "/fila.v1.FilaAdmin/"
     SETTINGS = QueueConfig.members.freeze
+    # The broker makes the names of dead-letter queues so.
+    DEAD_LETTER_SUFFIX = ".dlq"
+    # A hook's source is long; its beginning tells it from another.
+    SHOWN_LENGTH = 60
     TEXT_SETTINGS = %i[on_enqueue_script on_failure_script].freeze
-    private_constant :SERVICE, :SETTINGS, :TEXT_SETTINGS
+    private_constant :SERVICE, :SETTINGS, :DEAD_LETTER_SUFFIX, :SHOWN_LENGTH, :TEXT_SETTINGS
 
     # Creates a queue and its dead-letter queue, and returns the latter's name. The settings are the
     # fields of QueueConfig.
@@ -22,6 +27,19 @@ module Fila
       name = Arguments.required_text("name", name)
       request = V1::CreateQueueRequest.new(name:, config: queue_config(settings))
       admin("CreateQueue", request, timeout, queue: name).dead_letter_queue
+    end
+
+    # Creates a queue unless it is there, and is content if it is there with these settings; returns
+    # what `create_queue` returns. Settings that are not given are not compared. Where others are in
+    # force it raises QueueAlreadyExistsError and changes nothing: somebody else may have set them.
+    def ensure_queue(name, timeout: nil, **settings)
+      deadline = Clock.now + @connection.seconds(timeout)
+      begin
+        create_or_check(name, settings, deadline)
+      rescue QueueNotFoundError
+        # It was deleted between the two calls.
+        create_or_check(name, settings, deadline)
+      end
     end
 
     # Changes the settings that are named, and returns all of them as a QueueConfig.
@@ -209,6 +227,31 @@ module Fila
     def queue_and_key(queue, fairness_key)
       { queue: Arguments.required_text("queue", queue),
         fairness_key: Arguments.text("fairness_key", fairness_key) }
+    end
+
+    def create_or_check(name, settings, deadline)
+      create_queue(name, timeout: deadline - Clock.now, **settings)
+    rescue QueueAlreadyExistsError
+      found = stats(name, max_keys: 1, timeout: deadline - Clock.now).config
+      check_settings(name, settings.keys, found, Values.config(queue_config(settings)))
+      "#{name}#{DEAD_LETTER_SUFFIX}"
+    end
+
+    def check_settings(queue, names, found, wanted)
+      others = names.reject { |name| wanted[name] == found[name] }.map do |name|
+        "#{name} is #{shown(found[name])}, not #{shown(wanted[name])}"
+      end
+      return if others.empty?
+
+      text = "queue #{queue.inspect} exists with other settings: #{others.join("; ")}; " \
+             "update_queue changes them"
+      raise QueueAlreadyExistsError.new(text, code: "ALREADY_EXISTS",
+                                              reason: "QUEUE_ALREADY_EXISTS", queue:)
+    end
+
+    def shown(value)
+      text = value.inspect
+      text.length > SHOWN_LENGTH ? "#{text[0, SHOWN_LENGTH]}..." : text
     end
 
     def queue_config(settings)

@@ -105,9 +105,14 @@ module Fila
       raise TypeError, "headers must be a Hash, not #{values.class}" unless values.is_a?(Hash)
 
       values.to_h do |key, value|
-        [required_text("the key of header #{key.inspect}", key),
-         required_text("the value of header #{key.inspect}", value)]
+        [header_part("key", key, key), header_part("value", key, value)]
       end
+    end
+
+    # Its name costs more than the check, so only what is no plain text gets one.
+    def header_part(part, key, value)
+      is_plain = value.is_a?(String) && value.encoding == Encoding::UTF_8 && value.valid_encoding?
+      is_plain ? value : required_text("the #{part} of header #{key.inspect}", value)
     end
   end
   private_constant :Arguments

@@ -14,6 +14,8 @@ require "fila/grants"
 require "fila/lifetime"
 require "fila/message"
 require "fila/options"
+require "fila/payload"
+require "fila/readiness"
 require "fila/settler"
 require "fila/wire"
 require "fila/worker"
@@ -31,6 +33,7 @@ module Fila
     include Admin
     include Access
     include GrantCalls
+    include Readiness
 
     DEFAULT_TARGET = "127.0.0.1:5555"
     DEFAULT_TIMEOUT_S = 5.0
@@ -63,12 +66,18 @@ module Fila
       end
     end
 
+    # `target` is "host:port", or several with commas between them or in an Array: the members of
+    # one cluster, of which the first that answers is used. `api_key` may be callable: it is asked
+    # for every call, by any thread, and what it raises fails that call. `interceptors` are those of
+    # gRPC. `on_connection` is called with each ConnectionEvent, on a thread of the client.
     def initialize(target = DEFAULT_TARGET, tls: nil, api_key: nil, timeout: DEFAULT_TIMEOUT_S,
                    close_timeout: DEFAULT_CLOSE_TIMEOUT_S,
                    max_message_bytes: DEFAULT_MESSAGE_BYTES_MAX,
-                   max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX, backoff: Backoff.new)
+                   max_buffered_bytes: DEFAULT_BUFFERED_BYTES_MAX, backoff: Backoff.new,
+                   interceptors: [], on_connection: nil)
       @connection = Connection.new(target, tls:, api_key:, timeout:, close_timeout:,
-                                           max_message_bytes:, max_buffered_bytes:, backoff:)
+                                           max_message_bytes:, max_buffered_bytes:, backoff:,
+                                           interceptors:, on_connection:)
       @enqueues = Coalescer.new(Wire::ENQUEUE, @connection)
       @acks = Coalescer.new(Wire::ACK, @connection)
       @nacks = Coalescer.new(Wire::NACK, @connection)
@@ -97,19 +106,19 @@ module Fila
       @connection.close
     end
 
-    # Stores one message and returns its id. The payload is a String, taken as bytes; `deliver_at`
-    # is a Time.
+    # Stores one message and returns its id. The payload is a String, taken as bytes; in its place
+    # `text` is stored as UTF-8, or `json` as JSON. nil is none of them. `deliver_at` is a Time.
     #
     # UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
     # stored. With an idempotency key it is sent again while the broker is away, up to the deadline.
-    def enqueue(name = nil, body = "", queue: name, payload: body, headers: {}, fairness_key: nil,
-                weight: nil, throttle_keys: [], throttle_cost: nil, delay_ms: nil, deliver_at: nil,
-                ttl_ms: nil, idempotency_key: nil, timeout: nil)
+    def enqueue(name = nil, body = nil, queue: name, payload: body, text: nil, json: nil,
+                headers: {}, fairness_key: nil, weight: nil, throttle_keys: [], throttle_cost: nil,
+                delay_ms: nil, deliver_at: nil, ttl_ms: nil, idempotency_key: nil, timeout: nil)
       message = EnqueueMessage.new(
-        queue:, payload:, headers:, fairness_key:, weight:, throttle_keys:, throttle_cost:,
-        delay_ms:, deliver_at:, ttl_ms:, idempotency_key:
+        queue:, payload:, text:, json:, headers:, fairness_key:, weight:, throttle_keys:,
+        throttle_cost:, delay_ms:, deliver_at:, ttl_ms:, idempotency_key:
       )
-      bytes = payload.is_a?(String) ? payload.bytesize : 0
+      bytes = Payload.size(payload, text)
       @enqueues.submit(timeout, bytes) { Wire.enqueue_item(message, Tracing.current) }.message_id
     end
 
@@ -256,6 +265,18 @@ module Fila
     # has an `extend`.
     def extend_lease(queue, message_id, ms = nil, lease_token: nil, timeout: nil)
       @extensions.submit(timeout) { Wire.extend_item(queue, message_id, lease_token, ms) }
+    end
+
+    # Prolongs many leases to `ms` from now, by default the queues' visibility timeouts; the new end
+    # of each or an error, in order.
+    def extend_many(messages, ms = nil, timeout: nil)
+      items = messages.lazy.map { |m| Wire.extend_item(m.queue, m.id, m.lease_token, ms) }
+      outcomes = Bulk.new(Wire::EXTEND, @connection).send_all(items, timeout)
+      messages.zip(outcomes) do |message, outcome|
+        is_new = outcome.is_a?(Time) && message.is_a?(ConsumeMessage)
+        message.extended(outcome) if is_new
+      end
+      outcomes
     end
 
     private

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 # frozen_string_literal: true
 
-# One gRPC channel: what every call carries, how it is given up, and what its failures mean.
+# What every call carries, how it is given up, and what its failures mean.
 #
-# Nothing here knows which calls exist or what they are for. How the channel is set up is the
-# business of channel.rb.
+# Nothing here knows which calls exist or what they are for. Which channel they go through is the
+# business of link.rb.
 
 require "grpc"
 
 require "fila/arguments"
 require "fila/channel"
+require "fila/credentials"
 require "fila/errors"
 require "fila/leases"
 require "fila/lifetime"
+require "fila/link"
 require "fila/outbox"
 require "fila/tracing"
 require "fila/threads"
 
 module Fila
-  # A channel that threads share. It belongs to the process that made it.
+  # A connection that threads share. It belongs to the process that made it.
   class Connection
     REASON_TRAILER = "fila-reason"
-    REDACTED = "[redacted]"
     CODES = GRPC::Core::StatusCodes.constants.to_h do |name|
       [GRPC::Core::StatusCodes.const_get(name), name.name]
     end.freeze
@@ -30,25 +31,25 @@ module Fila
     # Cancelled calls end within milliseconds. Closing waits for them because the channel must not
     # go first, and bounds the wait because a shutdown must not hang.
     CLOSE_S = 2.0
-    private_constant :REASON_TRAILER, :REDACTED, :CODES, :AS_IT_IS, :CLOSE_S
+    private_constant :REASON_TRAILER, :CODES, :AS_IT_IS, :CLOSE_S
 
     attr_reader :target, :timeout, :backoff, :threads, :leases, :outbox
 
-    def initialize(target, tls:, api_key:, timeout:, close_timeout:, max_message_bytes:,
-                   max_buffered_bytes:, backoff:)
+    # `others` are those of Link.
+    def initialize(target, tls:, api_key:, timeout:, close_timeout:, max_buffered_bytes:, backoff:,
+                   **others)
       raise ArgumentError, "timeout must be positive, got #{timeout}" unless timeout.positive?
 
       Arguments.seconds("close_timeout", close_timeout)
       Arguments.positive("max_buffered_bytes", max_buffered_bytes)
 
-      @target = Channel.checked_target(target)
+      addresses = Channel.checked_addresses(target, tls)
+      @target = addresses.join(",")
       @timeout = timeout
       @close_timeout = close_timeout
       @backoff = backoff
-      @api_key = Channel.checked_api_key(api_key)
-      @metadata = api_key ? { "authorization" => "Bearer #{api_key}" }.freeze : {}.freeze
-      @channel = Channel.open(@target, tls:, max_message_bytes:, backoff:)
-      @stub = GRPC::ClientStub.new(@target, :this_channel_is_insecure, channel_override: @channel)
+      @credentials = Credentials.new(api_key)
+      @link = Link.new(addresses, tls:, backoff:, **others)
       @threads = Threads.new
       @leases = Leases.new(self)
       @outbox = Outbox.new(max_buffered_bytes)
@@ -60,6 +61,7 @@ module Fila
       @has_grants = true
       @lock = Mutex.new
       @feeds = {}.compare_by_identity
+      # Each operation with the API key that it carries.
       @under_way = {}.compare_by_identity
       Lifetime.began(self)
     end
@@ -84,7 +86,7 @@ module Fila
 
     # Whether there is a connection at the moment.
     def connected?
-      @channel.connectivity_state == GRPC::Core::ConnectivityStates::READY
+      @link.connected?
     end
 
     # Whether this is a child of the process that made the connection; gRPC does not survive a fork.
@@ -141,9 +143,9 @@ module Fila
 
     # Opens a stream of answers, with no deadline. Executing the operation passes them to the block.
     def stream(method, request, response, trace, &block)
-      begin_operation do
-        @stub.server_streamer(method, request, AS_IT_IS, response.method(:decode),
-                              return_op: true, metadata: metadata(trace), &block)
+      begin_operation do |key|
+        @link.stub.server_streamer(method, request, AS_IT_IS, response.method(:decode),
+                                   return_op: true, metadata: metadata(key, trace), &block)
       end
     end
 
@@ -151,7 +153,7 @@ module Fila
     def outcome(operation)
       operation.execute
     rescue GRPC::BadStatus => e
-      failure(e)
+      failure(e, @lock.synchronize { @under_way[operation] })
     rescue GRPC::Core::CallError => e
       # What gRPC says of a stream that is cancelled before it began. Not a StandardError.
       closed? ? ClientClosedError.new : CancelledError.new(code: "CANCELLED", cause: e)
@@ -173,11 +175,16 @@ module Fila
         raise unless is_repeatable && delay < deadline - Clock.now
 
         attempts += 1
-        @cut_off.wait(delay)
+        wait(delay)
         raise unless Clock.now < deadline
 
         retry
       end
+    end
+
+    # Waits some seconds, or until everything is cut off.
+    def wait(seconds)
+      @cut_off.wait(seconds)
     end
 
     # Has something closed before the connection is.
@@ -213,44 +220,47 @@ module Fila
       @leases.close
       @lock.synchronize { @under_way.keys }.each(&:cancel)
       @threads.close(CLOSE_S)
-      @channel.close
+      @link.close
       Lifetime.ended(self)
     end
 
     def start(method, request, response, timeout, trace)
       check_not_cut_off
       check_time(timeout)
-      begin_operation do
-        @stub.request_response(method, request, AS_IT_IS, response.method(:decode),
-                               return_op: true, deadline: Time.now + timeout,
-                               metadata: metadata(trace))
+      begin_operation do |key|
+        @link.stub.request_response(method, request, AS_IT_IS, response.method(:decode),
+                                    return_op: true, deadline: Time.now + timeout,
+                                    metadata: metadata(key, trace))
       end
     end
 
+    # Asks for the key before it takes the lock: whoever gives it may call anything.
     def begin_operation
+      key = @credentials.key
       @lock.synchronize do
         check_not_cut_off
-        operation = yield
-        @under_way[operation] = true
+        operation = yield key
+        @under_way[operation] = key
         operation
       end
     end
 
-    def metadata(trace)
-      trace.empty? ? @metadata : @metadata.merge(trace)
+    # An object of its own for each call, because interceptors write to it.
+    def metadata(key, trace)
+      key ? { "authorization" => "Bearer #{key}", **trace } : trace.dup
     end
 
     # What a failed call means. Its cause is kept, unless the peer's text holds the API key.
-    def failure(error)
+    def failure(error, key)
       return ClientClosedError.new if closed?
 
       # gRPC hands out bytes, and the text may name a queue in any script.
       text = error.details.to_s.dup.force_encoding(Encoding::UTF_8).scrub
-      is_secret = @api_key && error.message.include?(@api_key)
-      text = text.gsub(@api_key, REDACTED) if is_secret
+      is_secret = key && error.message.include?(key)
       reason = Array(error.metadata[REASON_TRAILER]).first
       code = CODES.fetch(error.code, "UNKNOWN")
-      Errors.of_status(code, reason, text, cause: is_secret ? nil : error)
+      Errors.of_status(code, reason, Credentials.hidden(text, key),
+                       cause: is_secret ? nil : error)
     end
   end
   private_constant :Connection

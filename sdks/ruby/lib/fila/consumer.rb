@@ -4,6 +4,7 @@
 # What an application iterates over. The stream behind it is the business of feed.rb, which knows
 # nothing of this object: so a consumer that the application drops can be collected, and ends.
 
+require "fila/arguments"
 require "fila/feed"
 require "fila/lifetime"
 require "fila/message"
@@ -31,6 +32,17 @@ module Fila
 
       while (message = pop)
         yield message
+      end
+      self
+    end
+
+    # Yields Arrays of what is there: at least one message, at most `max`. Nothing lingers.
+    def batches(max)
+      Arguments.positive("max", max)
+      return enum_for(:batches, max) unless block_given?
+
+      while (found = @feed.take(max)).any?
+        yield(found.map { |raw, lease| ConsumeMessage.new(raw, @client, lease.size) })
       end
       self
     end

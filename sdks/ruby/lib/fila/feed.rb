@@ -166,6 +166,9 @@ module Fila
       outcome if outcome.is_a?(Error)
     rescue ClientClosedError
       nil
+    rescue UnavailableError => e
+      # Nobody could be called at all.
+      e
     ensure
       @lock.synchronize do
         @operation = nil

@@ -5,11 +5,14 @@
 #
 # A delivered message keeps the protobuf object it came in and reads fields from it when asked. This
 # module does no I/O: settling goes through the client that received the message.
+
+require "fila/payload"
+
 module Fila
   # One message for `Client#enqueue_many`; the fields are the arguments of `Client#enqueue`.
   EnqueueMessage = Struct.new(
-    :queue, :payload, :headers, :fairness_key, :weight, :throttle_keys, :throttle_cost, :delay_ms,
-    :deliver_at, :ttl_ms, :idempotency_key,
+    :queue, :payload, :text, :json, :headers, :fairness_key, :weight, :throttle_keys,
+    :throttle_cost, :delay_ms, :deliver_at, :ttl_ms, :idempotency_key,
     keyword_init: true
   ) do
     # No payload and no headers: they must not end up in a log by accident.
@@ -59,6 +62,16 @@ module Fila
     # Bytes, in Ruby's binary encoding.
     def payload
       @raw.payload
+    end
+
+    # The payload as text in UTF-8. Raises EncodingError where it is not that.
+    def text
+      Payload.text(payload, id)
+    end
+
+    # What the payload says as JSON. Raises JSON::ParserError where it is not that.
+    def json
+      Payload.json(payload, id)
     end
 
     def queue
@@ -148,7 +161,12 @@ module Fila
     # Prolongs the lease to `ms` from now, by default the queue's visibility timeout, and returns
     # its new end. Named as the RPC is, because every Ruby object has an `extend` already.
     def extend_lease(ms = nil)
-      @lease_expires_at = @client.extend_lease(queue, id, ms, lease_token:)
+      extended(@client.extend_lease(queue, id, ms, lease_token:))
+    end
+
+    # @api private
+    def extended(lease_expires_at)
+      @lease_expires_at = lease_expires_at
     end
   end
 

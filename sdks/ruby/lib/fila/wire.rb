@@ -10,6 +10,7 @@
 require "fila/arguments"
 require "fila/errors"
 require "fila/message"
+require "fila/payload"
 require "fila/proto"
 require "fila/tracing"
 
@@ -26,7 +27,12 @@ module Fila
     # One element of a batch: its bytes on the wire, what an error about it should name, and whether
     # it may be sent again after a failure that leaves open if it was applied. Of an ack also the
     # token of its delivery, and how many messages came together with it.
-    Item = Struct.new(:data, :queue, :message_id, :is_repeatable, :lease_token, :frame_size)
+    Item = Struct.new(:data, :queue, :message_id, :is_repeatable, :lease_token, :frame_size) do
+      # Those of an ack are made when they are wanted: acks of a whole frame never are.
+      def data
+        self[:data] ||= Wire.ack_data(self)
+      end
+    end
 
     # An RPC that takes many items and answers each on its own. `forgiven` are the errors that,
     # after a repeat, say that the first attempt was the one that did it.
@@ -101,7 +107,7 @@ module Fila
       request = V1::EnqueueRequest.new(
         queue: Arguments.required_text("queue", message.queue),
         headers: headers(message.headers || {}, trace),
-        payload: Arguments.bytes("payload", message.payload || ""),
+        payload: Payload.bytes(message.payload, message.text, message.json),
         fairness_key: Arguments.text("fairness_key", message.fairness_key),
         weight: Arguments.small("weight", message.weight),
         throttle_keys: Arguments.texts("throttle_keys", message.throttle_keys || []),
@@ -121,10 +127,15 @@ module Fila
     end
 
     def ack_item(queue, message_id, lease_token, frame_size = 0)
-      item = settle_item(V1::AckRequest, queue, message_id, lease_token)
-      item.lease_token = lease_token.to_s
-      item.frame_size = frame_size
-      item
+      queue = Arguments.required_text("queue", queue)
+      message_id = Arguments.required_text("message_id", message_id)
+      lease_token = Arguments.text("lease_token", lease_token)
+      Item.new(nil, queue, message_id, !lease_token.empty?, lease_token, frame_size)
+    end
+
+    def ack_data(item)
+      element(V1::AckRequest.new(queue: item.queue, message_id: item.message_id,
+                                 lease_token: item.lease_token))
     end
 
     def nack_item(queue, message_id, error, lease_token, **how)

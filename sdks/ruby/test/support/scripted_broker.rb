@@ -6,6 +6,8 @@
 # It records what arrived (method, request, metadata, deadline), so that tests look at the wire and
 # not at the client's inside.
 
+require "grpc/health/v1/health_services_pb"
+
 # Answers every call with success unless `script` says otherwise.
 class ScriptedBroker
   # What gRPC for Ruby makes of a deadline at the end of time.
@@ -58,7 +60,19 @@ class ScriptedBroker
     end
   end
 
-  SERVICES = CALLS.keys.map { |name| service(name) }.freeze
+  # gRPC's own service, which says whether a broker serves.
+  class Health < Grpc::Health::V1::Health::Service
+    def initialize(broker)
+      super()
+      @broker = broker
+    end
+
+    def check(request, context)
+      @broker.answer("Check", request, context)
+    end
+  end
+
+  SERVICES = [*CALLS.keys.map { |name| service(name) }, Health].freeze
 
   attr_reader :port
 
@@ -69,7 +83,7 @@ class ScriptedBroker
     @ids = 0
     @is_stopping = false
     @scripts = { "EnqueueBatch" => method(:store), "AckBatch" => method(:settle),
-                 "NackBatch" => method(:settle) }
+                 "NackBatch" => method(:settle), "Check" => method(:serving) }
     @server = GRPC::RpcServer.new(
       pool_size: 80, poll_period: 0.05, pool_keep_alive: 5,
       # As the real one: a second broker must not be able to take over the port.
@@ -115,9 +129,12 @@ class ScriptedBroker
     @lock.synchronize do
       @seen << Seen.new(call, request, context.metadata, context.deadline, Time.now)
     end
-    empty = Fila::V1.const_get("#{call}Response")
-    script = @scripts.fetch(call) { ->(*) { empty.new } }
+    script = @scripts.fetch(call) { ->(*) { Fila::V1.const_get("#{call}Response").new } }
     script.arity == 1 ? script.call(request) : script.call(request, context)
+  end
+
+  def serving(_request)
+    Grpc::Health::V1::HealthCheckResponse.new(status: :SERVING)
   end
 
   # The id of a message is its payload and a number, so that tests can tell whose it is.
