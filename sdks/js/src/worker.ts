@@ -8,7 +8,7 @@
 //      '-- stop: nothing is taken any more; what still runs after the grace is given back
 
 import { onAbort } from "./abort.js";
-import { UINT32_MAX, whole } from "./arguments.js";
+import { positive } from "./arguments.js";
 import type { Consumer, Opening } from "./consumer.js";
 import { FilaError, wordsOf } from "./errors.js";
 import { Backpressure, DeadLetter } from "./handler.js";
@@ -377,11 +377,6 @@ function later(act: () => unknown): Promise<unknown> {
   return new Promise((resolve) => {
     resolve(act());
   });
-}
-
-function positive(name: string, value: number): number {
-  if (whole(name, value, UINT32_MAX) > 0) return value;
-  throw new RangeError(`${name} must be positive, got ${value}`);
 }
 
 function refused(error: unknown): unknown {
