@@ -157,18 +157,21 @@ export class Client extends Operations {
    */
   async waitReady({ timeoutMs = READY_TIMEOUT_MS, signal }: CallOptions = {}): Promise<void> {
     const deadline = performance.now() + boundedMs(timeoutMs);
+    let why: FilaError | null = null;
     for (let attempt = 0; ; attempt += 1) {
       const remainingMs = deadline - performance.now();
       try {
         await this.ping({ timeoutMs: Math.min(remainingMs, this.#connection.timeoutMs), signal });
         return;
       } catch (error) {
-        const isPassing = error instanceof UnavailableError || error instanceof DeadlineExceededError;
-        if (!isPassing) throw error;
+        // That the time was over says less than what was wrong before.
+        if (error instanceof DeadlineExceededError) why ??= error;
+        else if (error instanceof UnavailableError) why = error;
+        else throw error;
         const delayMs = this.#connection.backoff.delayMs(attempt, Math.random());
         if (performance.now() + delayMs >= deadline) {
-          const text = `the broker is not ready: ${error.message}`;
-          throw new DeadlineExceededError(text, { code: "DEADLINE_EXCEEDED", cause: error });
+          const text = `the broker is not ready: ${why.message}`;
+          throw new DeadlineExceededError(text, { code: "DEADLINE_EXCEEDED", cause: why });
         }
         await this.#connection.pause(delayMs, signal);
       }

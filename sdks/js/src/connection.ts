@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// The connection of a client: how it is set up, what every call carries, and what its failures mean.
+// The connection of a client: how it is set up, what every call carries, and what failures mean.
 // Nothing here knows which calls exist or what they are for.
 
 import { Metadata, status } from "@grpc/grpc-js";
@@ -186,7 +186,8 @@ export class Connection {
   }
 
   #keyed(apiKey: string): Pass {
-    if (this.#pass.apiKey !== apiKey) this.#pass = { apiKey: checkedApiKey(apiKey) };
+    const isKnown = apiKey !== undefined && apiKey === this.#pass.apiKey;
+    if (!isKnown) this.#pass = { apiKey: checkedApiKey(apiKey) };
     return this.#pass;
   }
 

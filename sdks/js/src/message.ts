@@ -134,7 +134,7 @@ export class Message {
     try {
       return UTF_8.decode(this.payload);
     } catch {
-      throw new TypeError(`the payload of message ${this.id} of queue "${this.queue}" is not UTF-8`);
+      throw new TypeError(`${this.#payloadWords} is not UTF-8`);
     }
   }
 
@@ -145,10 +145,12 @@ export class Message {
       return JSON.parse(text);
     } catch {
       // The parser's own error shows the text, which may be private.
-      throw new SyntaxError(
-        `the payload of message ${this.id} of queue "${this.queue}" is not JSON`,
-      );
+      throw new SyntaxError(`${this.#payloadWords} is not JSON`);
     }
+  }
+
+  get #payloadWords(): string {
+    return `the payload of message ${this.id} of queue "${this.queue}"`;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// Operators' calls: queues, throttle keys, configuration, API keys. Every method names one call; what
-// they send and read is the business of `admin.ts` and `access.ts`.
+// Operators' calls: queues, throttle keys, configuration, API keys. Every method names one call;
+// what they send and read is the business of `admin.ts` and `access.ts`.
 
 import * as access from "./access.js";
 import type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, NewApiKey } from "./access.js";

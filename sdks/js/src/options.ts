@@ -14,8 +14,8 @@ export interface CallOptions {
 
 /**
  * Encrypts the connection; with a certificate and its key the client proves itself too (mTLS). Each
- * of them is PEM, or the path of a PEM file. Files are read again for every connection that is made,
- * so that a certificate is rotated by replacing them.
+ * of them is PEM, or the path of a PEM file. Files are read again after a connection was lost or
+ * could not be made, so that a certificate is rotated by replacing them.
  */
 export interface TlsOptions {
   /** Whom to trust. Without it, the roots that Node.js trusts. */
