@@ -39,6 +39,7 @@ class Sdk:
     toolchain: tuple[str, ...]
     package: tuple[Command, ...]
     example: Command  # `{example}` stands for its name, `{Example}` for that of a class
+    applications: Mapping[str, Command] = field(default_factory=dict)  # examples of this SDK alone
     generate: Callable[[Path], None] | None = None
     generated: str = ""  # the folder that `generate` fills, relative to the SDK's
     lint: tuple[Command, ...] = ()
@@ -87,13 +88,15 @@ JS = Sdk(
     prepare=(
         ("npm", "ci", "--no-audit", "--no-fund"),
         ("npm", "run", "build"),
+        ("npm", "ci", "--no-audit", "--no-fund", "--prefix", "examples/nestjs"),
     ),
     generate=generate.js,
     generated="src/gen",
-    lint=(("npm", "run", "lint"),),
+    lint=(("npm", "run", "lint"), ("npm", "run", "build", "--prefix", "examples/nestjs")),
     test=(("npm", "test"),),
     package=(("mkdir", "-p", "{cache}"), ("npm", "pack", "--pack-destination", "{cache}")),
     example=("node", "examples/{example}.js"),
+    applications={"nestjs": ("node", "examples/nestjs/dist/main.js")},
     env={"npm_config_cache": "{cache}/npm"},
 )
 JAVA = Sdk(
@@ -211,14 +214,18 @@ def run_examples(sdk: Sdk) -> list[str]:
             is_secure = example == "secure"
             address = secure_address if is_secure else plain_address
             environment = {"FILA_ADDR": address, **(client if is_secure else {})}
-            if not _run_example(sdk, example, environment):
+            names = {"example": example, "Example": example.capitalize()}
+            command = [sdk.filled(part, **names) for part in sdk.example]
+            if not _run_example(sdk, example, command, environment):
                 failed.append(f"example {example}")
+        for name, parts in sdk.applications.items():
+            command = [sdk.filled(part) for part in parts]
+            if not _run_example(sdk, name, command, {"FILA_ADDR": plain_address}):
+                failed.append(f"example {name}")
     return failed
 
 
-def _run_example(sdk: Sdk, example: str, environment: dict[str, str]) -> bool:
-    names = {"example": example, "Example": example.capitalize()}
-    command = [sdk.filled(part, **names) for part in sdk.example]
+def _run_example(sdk: Sdk, example: str, command: list[str], environment: dict[str, str]) -> bool:
     try:
         done = subprocess.run(
             command,
