@@ -56,7 +56,7 @@ export interface Item extends Subject {
   readonly queue: string;
   /** Whether it may be sent again after a failure that leaves open if it was applied. */
   readonly isRepeatable: boolean;
-  /** Of an ack: the token of its delivery, and how many messages came together with it. */
+  /** Of a delivery: its token, and how many messages came together with it. */
   readonly leaseToken?: string;
   readonly frameSize?: number;
 }
@@ -298,8 +298,7 @@ export function receiveRequest(
 }
 
 export function ackItem(delivery: Delivery): Item {
-  const item = deliveryItem(delivery, AckRequest, {});
-  return { ...item, leaseToken: delivery.leaseToken, frameSize: frameSizeOf(delivery) };
+  return deliveryItem(delivery, AckRequest, {});
 }
 
 export function nackItem(delivery: Delivery, error: string, options: NackOptions): Item {
@@ -334,5 +333,6 @@ function deliveryItem<T extends Named>(
   const leaseToken = text("leaseToken", delivery.leaseToken);
   const request = { queue, messageId, leaseToken, ...rest } as T;
   const isRepeatable = leaseToken !== "";
-  return { data: element(codec, request), queue, messageId, isRepeatable };
+  const frameSize = frameSizeOf(delivery);
+  return { data: element(codec, request), queue, messageId, isRepeatable, leaseToken, frameSize };
 }
