@@ -34,7 +34,7 @@ export interface ConnectionEvent {
   readonly address: string;
   /** Why it is lost, as far as that is known, or unreachable; else empty. */
   readonly reason: string;
-  /** When it is there again: for how long it was not. */
+  /** When it is there again, or at last: for how long it was not. Else null. */
   readonly awayMs: number | null;
 }
 

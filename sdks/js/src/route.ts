@@ -38,7 +38,7 @@ export class Route {
   #position = 0;
   #grpc: GrpcClient;
   #state: "unused" | ConnectionEvent["kind"] = "unused";
-  #awaySince = performance.now();
+  #awaySince = 0;
   // The latest failure of a call since the connection was lost.
   #reason = "";
   #decision: Decision | null = null;
@@ -201,7 +201,7 @@ export class Route {
     const address = this.#address;
     if (awayMs !== null) {
       const seconds = (awayMs / 1_000).toFixed(1);
-      warn("FILA_CONNECTED", `connected to ${address} again, after ${seconds} s`);
+      warn("FILA_CONNECTED", `connected to ${address}, after ${seconds} s without a connection`);
     }
     this.#tell({ kind: "connected", address, reason: "", awayMs });
   }
@@ -226,6 +226,7 @@ export class Route {
   }
 
   #unreachable(grpc: GrpcClient): void {
+    if (this.#state === "unused") this.#awaySince = performance.now();
     this.#state = "unreachable";
     const address = this.#addresses.join(",");
     // A channel does not say why it failed, but a call through it does, and fails at once.

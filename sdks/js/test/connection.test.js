@@ -243,6 +243,7 @@ test("channel options say what the design asks", () => {
   assert.equal(found["grpc.keepalive_timeout_ms"], 5_000);
   assert.equal(found["grpc.keepalive_permit_without_calls"], 1);
   assert.equal(found["grpc.enable_retries"], 0);
+  assert.equal(found["grpc.client_idle_timeout_ms"], 2 ** 31 - 1);
   assert.equal(found["grpc.initial_reconnect_backoff_ms"], 200);
   assert.equal(found["grpc.max_reconnect_backoff_ms"], 3_000);
   assert.equal(found["grpc.ssl_target_name_override"], "b");

@@ -75,6 +75,22 @@ test("what the giver throws fails that call alone", async (context) => {
   assert.deepEqual(keys(broker), ["Bearer open"]);
 });
 
+test("what the giver throws is a failure whatever it is, and no close fails for it", async (t) => {
+  let isSealed = false;
+  const { broker, client } = await start(t, async () => {
+    if (isSealed) throw "sealed";
+    return "open";
+  });
+  broker.script("Consume", framesThenIdle(frame("a", "b")));
+  const consumer = client.consume("orders");
+  await consumer.next();
+  isSealed = true;
+  await assert.rejects(client.enqueue("orders"), { message: "sealed" });
+  await assert.rejects(client.ack("orders", "a"), { message: "sealed" });
+  await consumer.close();
+  assert.equal(broker.calls("NackBatch").length, 0);
+});
+
 test("a key that no header can carry is refused, and not shown", async (context) => {
   for (const key of ["", "a b", "ä", undefined]) {
     const { broker, client } = await start(context, () => key);
