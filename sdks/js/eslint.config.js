@@ -5,7 +5,7 @@ import eslint from "@eslint/js";
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
-  { ignores: ["dist", "src/gen"] },
+  { ignores: ["**/dist", "src/gen"] },
   eslint.configs.recommended,
   {
     rules: { "max-len": ["error", { code: 100 }], "max-lines": ["error", 500] },

@@ -6,16 +6,12 @@
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import {
-  Backpressure,
-  Client,
-  DeadLetter,
-  FilaError,
-  VERSION,
-  processing,
-} from "@fila/client";
+import { Backpressure, Client, DeadLetter, VERSION, processing } from "@fila/client";
 import { ROOT_CONTEXT, SpanKind, context, createTraceState, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+
+import { operations } from "./operations.js";
+import { bytes, camel, failure, produced, shown } from "./values.js";
 
 const EXIT_AFTER_MS = 1_500;
 const TIMED_OUT = Symbol("timed out");
@@ -46,60 +42,8 @@ function identity(span) {
   return span ? `${span.traceId}-${span.spanId}` : "";
 }
 
-// --- Between the protocol's values and the SDK's -------------------------------------------------
-
-/** The fields that are there, named as in JavaScript. */
-function camel(fields) {
-  const present = Object.entries(fields ?? {}).filter(([, value]) => value !== null);
-  const renamed = present.map(([name, value]) => [
-    name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase()),
-    value,
-  ]);
-  return Object.fromEntries(renamed);
-}
-
-function bytes(text) {
-  return text === undefined ? undefined : Buffer.from(text, "base64");
-}
-
-function produced({ payload, deliverAtMs, ...fields }) {
-  const deliverAt = deliverAtMs === undefined ? undefined : new Date(deliverAtMs);
-  return { ...fields, payload: bytes(payload), deliverAt };
-}
-
-function shown(message) {
-  return {
-    id: message.id,
-    queue: message.queue,
-    headers: message.headers,
-    payload: message.payload.toString("base64"),
-    fairness_key: message.fairnessKey,
-    weight: message.weight,
-    throttle_keys: message.throttleKeys,
-    attempt_count: message.attemptCount,
-    lease_token: message.leaseToken,
-    last_error: message.lastError,
-    failures: message.failures.map(({ failedAt, cause, error }) => ({
-      failed_at_ms: failedAt?.getTime() ?? null,
-      ...{ cause, error },
-    })),
-    enqueued_at_ms: message.enqueuedAt?.getTime() ?? null,
-    lease_expires_at_ms: message.leaseExpiresAt?.getTime() ?? null,
-  };
-}
-
-/** An error of the SDK, by its type; undefined for anything else. */
-function failure(error) {
-  if (error instanceof FilaError) {
-    const words = error.constructor.name.replace(/Error$/, "").match(/[A-Z][a-z]*/g);
-    const kind = words.join("_").toLowerCase();
-    return { kind, message: error.message, retryable: error.retryable };
-  }
-  if (error?.name === "AbortError") {
-    return { kind: "cancelled", message: error.message, retryable: false };
-  }
-  return undefined;
-}
+// What this language can hold and UTF-8 cannot.
+const ILL_FORMED = "x\ud800y";
 
 // --- Operations ----------------------------------------------------------------------------------
 
@@ -132,6 +76,29 @@ async function settle(message, { how, error, ms }, options) {
   else if (how === "nack") await message.nack(error, options);
   else return { lease_expires_at_ms: (await message.extend(ms, options)).getTime() };
   return {};
+}
+
+/** Several loops over one consumer, until they have so many messages together, or for a time. */
+async function share(held, readers, count, waitMs) {
+  const taken = Array.from({ length: readers }, () => []);
+  let left = count;
+  const read = async (ids) => {
+    while (left > 0) {
+      const { done, value } = await held.consumer.next();
+      if (done) return;
+      held.messages.set(value.id, value);
+      ids.push(value.id);
+      left -= 1;
+      if (left <= 0) enough();
+    }
+  };
+  let enough;
+  const all = new Promise((resolve, reject) => {
+    enough = resolve;
+    Promise.all(taken.map(read)).then(resolve, reject);
+  });
+  await Promise.race([all, sleep(waitMs)]);
+  return { taken };
 }
 
 /** A worker, and what its handler has done so far. */
@@ -197,19 +164,23 @@ class Work {
 }
 
 /** Each operation takes the request's fields, its client and its signal. */
-const operations = {
+const all = {
   hello: () => ({
     sdk: "fila-js",
     sdk_version: VERSION,
     language: `node ${process.versions.node}`,
-    features: ["tracing", "mtls"],
+    features: [
+      ...["tracing", "mtls", "cancel", "admin", "nack_many", "around", "error_fields"],
+      ...["shared_consumer", "ill_formed_text"],
+    ],
   }),
 
   connect({ client, target, apiKey, tls, options }) {
     const { timeoutMs, backoffInitialMs, backoffMaximumMs } = camel(options);
     const backoff = { initialMs: backoffInitialMs, maximumMs: backoffMaximumMs };
-    const settings = { apiKey, timeoutMs, backoff, tls: tls && camel(tls) };
-    clients.set(client, new Client(target, settings));
+    const { caFile, certFile, keyFile, serverName } = camel(tls);
+    const files = tls && { ca: caFile, cert: certFile, key: keyFile, serverName };
+    clients.set(client, new Client(target, { apiKey, timeoutMs, backoff, tls: files }));
   },
 
   close: (fields, client) => client.close(),
@@ -298,6 +269,43 @@ const operations = {
     return { results: outcomes.map((error) => error && failure(error)) };
   },
 
+  async nack_many({ consumer, messageIds, error }, client, signal) {
+    const { messages } = consumers.get(consumer);
+    const deliveries = messageIds.map((id) => messages.get(id));
+    const outcomes = await client.nackMany(deliveries, error, { signal });
+    return { results: outcomes.map((outcome) => outcome && failure(outcome)) };
+  },
+
+  async extend_many({ consumer, messageIds, ms }, client, signal) {
+    const { messages } = consumers.get(consumer);
+    const deliveries = messageIds.map((id) => messages.get(id));
+    const outcomes = await client.extendMany(deliveries, { ms, signal });
+    return {
+      results: outcomes.map((outcome) =>
+        outcome instanceof Date
+          ? { lease_expires_at_ms: outcome.getTime() }
+          : { error: failure(outcome) },
+      ),
+    };
+  },
+
+  next_shared: ({ consumer, readers, count, waitMs }) =>
+    share(consumers.get(consumer), readers, count, waitMs),
+
+  async enqueue_ill_formed({ queue, where }, client, signal) {
+    const headers = { header_key: { [ILL_FORMED]: "v" }, header_value: { k: ILL_FORMED } }[where];
+    const options = {
+      fairness_key: { fairnessKey: ILL_FORMED },
+      idempotency_key: { idempotencyKey: ILL_FORMED },
+    }[where];
+    try {
+      await client.enqueue(queue, headers, undefined, { ...options, signal });
+      return { refused: false };
+    } catch {
+      return { refused: true };
+    }
+  },
+
   async ack_concurrently({ queue, acks }, client, signal) {
     const calls = acks.map(camel).map(({ messageId, leaseToken }) =>
       client.ack(queue, messageId, { leaseToken, signal }).then(
@@ -316,66 +324,7 @@ const operations = {
     return told;
   },
 
-  async create_queue({ queue, settings }, client, signal) {
-    return { dead_letter_queue: await client.createQueue(queue, camel(settings), { signal }) };
-  },
-
-  async delete_queue({ queue, keepDeadLetters }, client, signal) {
-    const { messages, deadLetters } = await client.deleteQueue(queue, { keepDeadLetters, signal });
-    return { messages, dead_letters: deadLetters };
-  },
-
-  async list_queues(fields, client, signal) {
-    const queues = await client.listQueues({ signal });
-    return {
-      queues: queues.map(({ name, depth, inFlight, activeConsumers }) => ({
-        ...{ name, depth },
-        in_flight: inFlight,
-        active_consumers: activeConsumers,
-      })),
-    };
-  },
-
-  async stats({ queue }, client, signal) {
-    const { depth, inFlight, delayed, activeConsumers } = await client.stats(queue, { signal });
-    return { depth, in_flight: inFlight, delayed, active_consumers: activeConsumers };
-  },
-
-  async redrive({ queue, count }, client, signal) {
-    return { redriven: await client.redrive(queue, { count, signal }) };
-  },
-
-  set_config: ({ key, value }, client, signal) => client.setConfig(key, value, { signal }),
-
-  async get_config({ key }, client, signal) {
-    return { value: await client.getConfig(key, { signal }) };
-  },
-
-  set_config_all: ({ entries }, client, signal) => client.setConfigAll(entries, { signal }),
-
-  async list_throttles({ prefix, unset, limit }, client, signal) {
-    const page = await client.listThrottles(prefix, { unset, limit, signal });
-    return {
-      throttles: page.throttles.map(({ key, burst, waiting, pattern, ...row }) => ({
-        ...{ key, burst, waiting, pattern, unset: row.unset, paused: row.paused },
-        rate_per_second: row.ratePerSecond,
-        concurrency_limit: row.concurrencyLimit,
-        in_flight: row.inFlight,
-      })),
-      total_count: page.totalCount,
-    };
-  },
-
-  pause_throttle: ({ key, durationMs }, client, signal) =>
-    client.pauseThrottle(key, { durationMs, signal }),
-
-  resume_throttle: ({ key }, client, signal) => client.resumeThrottle(key, { signal }),
-
-  async create_api_key({ name, acl, expiresAtMs, superadmin }, client, signal) {
-    const expiresAt = expiresAtMs === undefined ? undefined : new Date(expiresAtMs);
-    const key = await client.createApiKey(name, { acl, expiresAt, superadmin, signal });
-    return { key_id: key.keyId, secret: key.secret };
-  },
+  ...operations,
 
   cancel({ target }) {
     running.get(target)?.abort();
@@ -400,8 +349,8 @@ class Unsupported extends Error {}
 
 async function perform(request, signal) {
   const { op, ...fields } = camel(request);
-  if (!Object.hasOwn(operations, op)) throw new Unsupported(`no operation "${op}"`);
-  return (await operations[op](fields, clients.get(fields.client), signal)) ?? {};
+  if (!Object.hasOwn(all, op)) throw new Unsupported(`no operation "${op}"`);
+  return (await all[op](fields, clients.get(fields.client), signal)) ?? {};
 }
 
 async function outcome(request, signal) {

@@ -7,7 +7,7 @@ import { randomUUID } from "node:crypto";
 import { Client, UnauthenticatedError, UnavailableError } from "@fila/client";
 
 const { FILA_ADDR, FILA_CA, FILA_CERT, FILA_KEY, FILA_API_KEY } = process.env;
-const tls = { caFile: FILA_CA, certFile: FILA_CERT, keyFile: FILA_KEY };
+const tls = { ca: FILA_CA, cert: FILA_CERT, key: FILA_KEY };
 const client = new Client(FILA_ADDR ?? "127.0.0.1:5555", {
   tls: FILA_CA || FILA_CERT ? tls : undefined,
   apiKey: FILA_API_KEY,

@@ -46,6 +46,12 @@ export function whole(name: string, value: number | null | undefined, max: numbe
   return value;
 }
 
+/** The whole number, which must be there and more than 0. */
+export function positive(name: string, value: number): number {
+  if (whole(name, value, UINT32_MAX) > 0) return value;
+  throw new RangeError(`${name} must be positive, got ${value}`);
+}
+
 /** The time; undefined where it is absent. */
 export function moment(name: string, value: Date | null | undefined): Date | undefined {
   if (value === undefined || value === null) return undefined;

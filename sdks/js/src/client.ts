@@ -1,61 +1,46 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// The client. Every method names one call; building, sending, batching and reading are the business
-// of the modules below.
+// The client. Every method names one call about messages, or is one of `operations.ts`; building,
+// sending, batching and reading are the business of the modules below.
 
-import * as access from "./access.js";
-import type { Acl, AclEntry, ApiKeyInfo, ApiKeyOptions, NewApiKey } from "./access.js";
-import * as admin from "./admin.js";
-import type {
-  DeletedQueue,
-  DeleteOptions,
-  ExplainOptions,
-  Explanation,
-  FairnessKeyOptions,
-  PauseThrottleOptions,
-  PeekOptions,
-  PeekPage,
-  QueueInfo,
-  QueueStats,
-  RedriveOptions,
-  StatsOptions,
-  ThrottleOptions,
-  ThrottlePage,
-} from "./admin.js";
 import { required } from "./arguments.js";
 import { Backlog } from "./backlog.js";
 import { sendMany } from "./bulk.js";
 import { Connection, tooLate } from "./connection.js";
 import { Consumer } from "./consumer.js";
 import type { Base, Opening } from "./consumer.js";
-import { FilaError } from "./errors.js";
+import { DeadlineExceededError, FilaError, UnavailableError } from "./errors.js";
 import { ReceiveResponse } from "./gen/fila/v1/service.js";
 import * as grants from "./grants.js";
 import type { ExtendGrantOptions, GrantOptions, NackGrantOptions, Settled } from "./grants.js";
 import type { BatchHandler, BatchWorkerOptions, Handler, WorkerOptions } from "./handler.js";
+import { CHECK } from "./health.js";
 import { Frame, Leases } from "./leases.js";
-import { EnqueueResult, settled } from "./message.js";
+import { ConsumeMessage, EnqueueResult, settled } from "./message.js";
 import type {
-  ConsumeMessage,
   Delivery,
   EnqueueMessage,
   Headers,
   MessageOptions,
   NackOptions,
+  Payload,
 } from "./message.js";
+import { Operations } from "./operations.js";
 import {
   DEFAULT_BUFFERED_BYTES_MAX,
   DEFAULT_CLOSE_TIMEOUT_MS,
   DEFAULT_TARGET,
+  boundedMs,
   checkedBytes,
   checkedMs,
 } from "./options.js";
 import type { CallOptions, ClientOptions, ConsumeOptions } from "./options.js";
 import { Pipelines } from "./pipeline.js";
-import type { QueueConfig, QueueSettings } from "./settings.js";
 import { Singles } from "./singles.js";
 import { currentTrace } from "./tracing.js";
 import * as wire from "./wire.js";
 import { Worker } from "./worker.js";
+
+const READY_TIMEOUT_MS = 30_000;
 
 /** Options of `enqueue`. */
 export interface EnqueueOptions extends MessageOptions, CallOptions {}
@@ -76,11 +61,14 @@ export interface LeaseOptions extends CallOptions {
   readonly leaseToken?: string | undefined;
 }
 
-/** Options of `extend`. */
-export interface ExtendOptions extends LeaseOptions {
+/** Options of `extendMany`. */
+export interface ExtendManyOptions extends CallOptions {
   /** The lease ends this long from now, by default after the queue's visibility timeout. */
   readonly ms?: number | undefined;
 }
+
+/** Options of `extend`. */
+export interface ExtendOptions extends LeaseOptions, ExtendManyOptions {}
 
 /**
  * A connection to a broker, made with the first call. Concurrent calls travel in shared batches.
@@ -88,7 +76,7 @@ export interface ExtendOptions extends LeaseOptions {
  * Every method takes `timeoutMs`, its deadline instead of the client's, and `signal`, which gives
  * the call up. After `close()` every method rejects with a ClientClosedError.
  */
-export class Client {
+export class Client extends Operations {
   readonly #connection: Connection;
   readonly #pipelines: Pipelines;
   readonly #backlog: Backlog;
@@ -98,14 +86,19 @@ export class Client {
   readonly #closeTimeoutMs: number;
   #closing: Promise<void> | null = null;
 
-  constructor(target: string = DEFAULT_TARGET, options: ClientOptions = {}) {
+  /** `target` may name several brokers of one cluster: the first that answers is used. */
+  constructor(target: string | readonly string[] = DEFAULT_TARGET, options: ClientOptions = {}) {
     const {
       maxBufferedBytes = DEFAULT_BUFFERED_BYTES_MAX,
       closeTimeoutMs = DEFAULT_CLOSE_TIMEOUT_MS,
     } = options;
-    this.#backlog = new Backlog(checkedBytes("maxBufferedBytes", maxBufferedBytes));
-    this.#closeTimeoutMs = checkedMs("closeTimeoutMs", closeTimeoutMs);
-    this.#connection = new Connection(target, options);
+    const backlog = new Backlog(checkedBytes("maxBufferedBytes", maxBufferedBytes));
+    const checkedCloseMs = checkedMs("closeTimeoutMs", closeTimeoutMs);
+    const connection = new Connection(target, options);
+    super(connection);
+    this.#backlog = backlog;
+    this.#closeTimeoutMs = checkedCloseMs;
+    this.#connection = connection;
     this.#pipelines = new Pipelines(this.#connection);
     this.#singles = new Singles(this.#pipelines, this.#backlog);
     this.#base = {
@@ -150,10 +143,45 @@ export class Client {
     throw tooLate("calls that were begun before are not answered yet");
   }
 
+  /** Asks the broker whether it serves, and returns how many milliseconds the answer took. */
+  async ping(options: CallOptions = {}): Promise<number> {
+    const startedAt = performance.now();
+    const isServing = await this.#connection.call(CHECK, options);
+    if (isServing) return performance.now() - startedAt;
+    throw new UnavailableError("the broker is not serving", { code: "UNAVAILABLE" });
+  }
+
+  /**
+   * Waits until the broker serves, 30 s unless told otherwise; then it is a DeadlineExceededError
+   * that says why. For tests, and for scripts that start beside their broker.
+   */
+  async waitReady({ timeoutMs = READY_TIMEOUT_MS, signal }: CallOptions = {}): Promise<void> {
+    const deadline = performance.now() + boundedMs(timeoutMs);
+    let why: FilaError | null = null;
+    for (let attempt = 0; ; attempt += 1) {
+      const remainingMs = deadline - performance.now();
+      try {
+        await this.ping({ timeoutMs: Math.min(remainingMs, this.#connection.timeoutMs), signal });
+        return;
+      } catch (error) {
+        // That the time was over says less than what was wrong before.
+        if (error instanceof DeadlineExceededError) why ??= error;
+        else if (error instanceof UnavailableError) why = error;
+        else throw error;
+        const delayMs = this.#connection.backoff.delayMs(attempt, Math.random());
+        if (performance.now() + delayMs >= deadline) {
+          const text = `the broker is not ready: ${why.message}`;
+          throw new DeadlineExceededError(text, { code: "DEADLINE_EXCEEDED", cause: why });
+        }
+        await this.#connection.pause(delayMs, signal);
+      }
+    }
+  }
+
   // --- Produce -----------------------------------------------------------------------------------
 
   /**
-   * Stores one message and returns its id.
+   * Stores one message and returns its id. The payload is bytes, `{ text }` or `{ json }`.
    *
    * UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
    * stored. With an idempotency key it is sent again while the broker is away, up to the deadline.
@@ -161,7 +189,7 @@ export class Client {
   async enqueue(
     queue: string,
     headers?: Headers | null,
-    payload?: Uint8Array | null,
+    payload?: Payload | null,
     options: EnqueueOptions = {},
   ): Promise<string> {
     const message = { ...options, queue, headers, payload };
@@ -332,159 +360,27 @@ export class Client {
     return this.#singles.extend(delivery(queue, messageId, options), options.ms, options);
   }
 
+  /** Prolongs many leases; the new end or an error for each, in order. */
+  async extendMany(
+    messages: Iterable<Delivery>,
+    options: ExtendManyOptions = {},
+  ): Promise<(Date | FilaError)[]> {
+    const deliveries = Array.from(messages);
+    for (const delivery of deliveries) ConsumeMessage.extending(delivery);
+    const items = map(deliveries, (delivery) => wire.extendItem(delivery, options.ms));
+    const found = await this.#sendMany(wire.EXTEND, items, options);
+    found.forEach((outcome, index) => {
+      if (outcome instanceof Date) ConsumeMessage.extended(deliveries[index] as Delivery, outcome);
+    });
+    return found;
+  }
+
   #sendMany<T>(
     rpc: wire.Batch<T>,
     items: Iterable<wire.Item>,
     options: CallOptions,
   ): Promise<(T | FilaError)[]> {
     return this.#backlog.run(() => sendMany(this.#pipelines, rpc, items, options));
-  }
-
-  // --- Queues ------------------------------------------------------------------------------------
-
-  /** Creates a queue and its dead-letter queue, and returns the latter's name. */
-  async createQueue(
-    name: string,
-    settings: QueueSettings = {},
-    options: CallOptions = {},
-  ): Promise<string> {
-    return this.#connection.call(admin.createQueue(name, settings), options);
-  }
-
-  /** Changes the settings that are named, and returns all of them. */
-  async updateQueue(
-    queue: string,
-    settings: QueueSettings,
-    options: CallOptions = {},
-  ): Promise<QueueConfig> {
-    return this.#connection.call(admin.updateQueue(queue, settings), options);
-  }
-
-  /** Removes a queue with everything in it and its dead letters; returns how many went. */
-  async deleteQueue(queue: string, options: DeleteOptions = {}): Promise<DeletedQueue> {
-    return this.#connection.call(admin.deleteQueue(queue, options), options);
-  }
-
-  /** All queues by name. */
-  async listQueues(options: CallOptions = {}): Promise<QueueInfo[]> {
-    return this.#connection.call(admin.listQueues(), options);
-  }
-
-  /** Counts, scheduling state and settings of a queue, with its `maxKeys` busiest keys. */
-  async stats(queue: string, options: StatsOptions = {}): Promise<QueueStats> {
-    return this.#connection.call(admin.stats(queue, options), options);
-  }
-
-  /** Shows messages without leasing them, oldest first. */
-  async peek(queue: string, options: PeekOptions = {}): Promise<PeekPage> {
-    return this.#connection.call(admin.peek(queue, options), options);
-  }
-
-  /** Drops pending and delayed messages, and returns how many. */
-  async purge(queue: string, options: FairnessKeyOptions = {}): Promise<number> {
-    return this.#connection.call(admin.purge(queue, options), options);
-  }
-
-  /** Stops deliveries from a queue, or from one fairness key of it; enqueueing goes on. */
-  async pause(queue: string, options: FairnessKeyOptions = {}): Promise<void> {
-    return this.#connection.call(admin.pause(queue, options), options);
-  }
-
-  /** Starts deliveries again. */
-  async resume(queue: string, options: FairnessKeyOptions = {}): Promise<void> {
-    return this.#connection.call(admin.resume(queue, options), options);
-  }
-
-  /** Moves dead letters back to where they came from, oldest first, and returns how many. */
-  async redrive(dlq: string, options: RedriveOptions = {}): Promise<number> {
-    return this.#connection.call(admin.redrive(dlq, options), options);
-  }
-
-  /** Drops one message; a leased one rejects with MessageLeasedError. */
-  async cancel(queue: string, messageId: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(admin.cancel(queue, messageId), options);
-  }
-
-  /** Says why a message or a fairness key waits, and for how long. */
-  async explain(queue: string, options: ExplainOptions = {}): Promise<Explanation> {
-    return this.#connection.call(admin.explain(queue, options), options);
-  }
-
-  // --- Throttle keys -----------------------------------------------------------------------------
-
-  /** Throttle keys that are configured or in use; `unset` shows those nobody configured. */
-  async listThrottles(prefix = "", options: ThrottleOptions = {}): Promise<ThrottlePage> {
-    return this.#connection.call(admin.listThrottles(prefix, options), options);
-  }
-
-  /** Stops deliveries with a throttle key in all queues, for a time or until it is resumed. */
-  async pauseThrottle(key: string, options: PauseThrottleOptions = {}): Promise<void> {
-    return this.#connection.call(admin.pauseThrottle(key, options), options);
-  }
-
-  /** Starts deliveries with a throttle key again, whoever stopped them. */
-  async resumeThrottle(key: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(admin.resumeThrottle(key), options);
-  }
-
-  // --- Runtime configuration ---------------------------------------------------------------------
-
-  /**
-   * Sets one entry, in force at once; limits such as `throttle:<key>:rate` are entries. An empty
-   * value removes the entry.
-   */
-  async setConfig(key: string, value: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(admin.setConfig(key, value), options);
-  }
-
-  /** Sets several entries together, all or none; an empty value removes its entry. */
-  async setConfigAll(
-    entries: Readonly<Record<string, string>>,
-    options: CallOptions = {},
-  ): Promise<void> {
-    return this.#connection.call(admin.setConfigAll(entries), options);
-  }
-
-  /** Reads one entry, or rejects with ConfigNotFoundError. */
-  async getConfig(key: string, options: CallOptions = {}): Promise<string> {
-    return this.#connection.call(admin.getConfig(key), options);
-  }
-
-  /** Removes one entry, and the limit that it set. */
-  async deleteConfig(key: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(admin.deleteConfig(key), options);
-  }
-
-  /** The entries whose keys start with `prefix`. */
-  async listConfig(prefix = "", options: CallOptions = {}): Promise<Record<string, string>> {
-    return this.#connection.call(admin.listConfig(prefix), options);
-  }
-
-  // --- API keys ----------------------------------------------------------------------------------
-
-  /** Creates an API key and returns its secret, this once. */
-  async createApiKey(name: string, options: ApiKeyOptions = {}): Promise<NewApiKey> {
-    return this.#connection.call(access.createApiKey(name, options), options);
-  }
-
-  /** Makes an API key useless at once. */
-  async revokeApiKey(keyId: string, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(access.revokeApiKey(keyId), options);
-  }
-
-  /** All API keys, without secrets. */
-  async listApiKeys(options: CallOptions = {}): Promise<ApiKeyInfo[]> {
-    return this.#connection.call(access.listApiKeys(), options);
-  }
-
-  /** Replaces what an API key may do. */
-  async setAcl(keyId: string, acl: Iterable<AclEntry>, options: CallOptions = {}): Promise<void> {
-    return this.#connection.call(access.setAcl(keyId, acl), options);
-  }
-
-  /** Reads what an API key may do. */
-  async getAcl(keyId: string, options: CallOptions = {}): Promise<Acl> {
-    return this.#connection.call(access.getAcl(keyId), options);
   }
 }
 

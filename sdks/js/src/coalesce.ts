@@ -11,7 +11,7 @@
 
 import { onAbort } from "./abort.js";
 import { tooLate } from "./connection.js";
-import { FilaError, about } from "./errors.js";
+import { FilaError, about, wordsOf } from "./errors.js";
 import { currentTrace } from "./tracing.js";
 import type { TraceContext } from "./tracing.js";
 import { ackFrames } from "./grants.js";
@@ -177,9 +177,10 @@ export class Coalescer<T> {
       if (!isAck) return await send(this.rpc, items);
       return await ackFrames(this.#pipelines.connection, items, ACK, send);
     } catch (error) {
-      return items.map((item) =>
-        error instanceof FilaError ? about(error, subjectOf(item)) : error,
-      );
+      if (error instanceof FilaError) return items.map((item) => about(error, subjectOf(item)));
+      // Who gives the API key may throw anything; an outcome that is no Error would be a success.
+      const cause = error instanceof Error ? error : new Error(wordsOf(error), { cause: error });
+      return items.map(() => cause);
     }
   }
 }

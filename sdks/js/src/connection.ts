@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// One gRPC channel: how it is set up, what every call carries, and what its failures mean. Nothing
-// here knows which calls exist or what they are for.
+// The connection of a client: how it is set up, what every call carries, and what failures mean.
+// Nothing here knows which calls exist or what they are for.
 
-import { readFileSync } from "node:fs";
-
-import {
-  Client as GrpcClient,
-  Metadata,
-  connectivityState,
-  credentials,
-  status,
-} from "@grpc/grpc-js";
+import { Metadata, status } from "@grpc/grpc-js";
 import type {
-  ChannelCredentials,
-  ChannelOptions,
   ClientDuplexStream,
+  ClientOptions as GrpcOptions,
   StatusObject,
 } from "@grpc/grpc-js";
 
@@ -26,12 +17,14 @@ import {
   Backoff,
   DEFAULT_MESSAGE_BYTES_MAX,
   DEFAULT_TIMEOUT_MS,
+  TIMER_MS_MAX,
+  addressesOf,
   boundedMs,
   checkedApiKey,
-  checkedTarget,
   checkedTimeoutMs,
 } from "./options.js";
-import type { CallOptions, ClientOptions, TlsOptions } from "./options.js";
+import type { CallOptions, ClientOptions } from "./options.js";
+import { Route } from "./route.js";
 import { FrameStream } from "./stream.js";
 import type { Reader } from "./stream.js";
 import { currentTrace } from "./tracing.js";
@@ -65,6 +58,11 @@ export interface Sending {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** What a call is let in with. */
+export interface Pass {
+  readonly apiKey: string | undefined;
+}
+
 /** A broker's address with everything that calls to it have in common. */
 export class Connection {
   readonly backoff: Backoff;
@@ -72,22 +70,30 @@ export class Connection {
   readonly messageBytesMax: number;
   /** False once the broker has said that it knows no grants. */
   hasGrants = true;
-  readonly #grpc: GrpcClient;
-  readonly #apiKey: string | undefined;
+  readonly #route: Route;
+  // The pass of every call, if there is only one; else the latest, and who gives the next key.
+  #pass: Pass;
+  readonly #askForKey: (() => string | Promise<string>) | null;
   // What is cut off in the end: calls under way, and waits before the next attempt.
   readonly #pending = new Set<() => void>();
   #isClosed = false;
   #isCut = false;
 
-  constructor(target: string, options: ClientOptions) {
+  constructor(target: string | readonly string[], options: ClientOptions) {
     this.timeoutMs = checkedTimeoutMs(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
     this.messageBytesMax = options.maxMessageBytes ?? DEFAULT_MESSAGE_BYTES_MAX;
     this.backoff = new Backoff(options.backoff);
-    this.#apiKey = checkedApiKey(options.apiKey);
-    this.#grpc = new GrpcClient(
-      checkedTarget(target),
-      channelCredentials(options.tls),
-      channelOptions(options, this.backoff),
+    const { apiKey } = options;
+    this.#askForKey = typeof apiKey === "function" ? apiKey : null;
+    const isFixed = apiKey !== undefined && typeof apiKey !== "function";
+    this.#pass = { apiKey: isFixed ? checkedApiKey(apiKey) : undefined };
+    this.#route = new Route(
+      addressesOf(target),
+      options,
+      grpcOptions(options, this.backoff),
+      this.backoff,
+      this.timeoutMs,
+      (text) => this.redacted(text, this.#pass),
     );
   }
 
@@ -135,10 +141,12 @@ export class Connection {
     signal?.throwIfAborted();
     // gRPC sends such a request, and with luck gets an answer.
     if (timeoutMs <= 0) throw tooLate("the deadline passed before the request was sent");
-    const metadata = this.#metadata(trace);
     const options = { deadline: Date.now() + timeoutMs };
+    const asked = this.pass();
+    const pass = asked instanceof Promise ? await this.within(asked, timeoutMs, signal) : asked;
+    const metadata = metadataOf(pass, trace);
     return await new Promise<R>((resolve, reject) => {
-      const call = this.#grpc.makeUnaryRequest(
+      const call = this.#route.grpc.makeUnaryRequest(
         method,
         same,
         decode,
@@ -150,7 +158,7 @@ export class Connection {
           this.#pending.delete(cancel);
           if (error === null) resolve(response as R);
           else if (signal?.aborted) reject(signal.reason as Error);
-          else reject(this.failure(error, {}));
+          else reject(this.failure(error, {}, pass));
         },
       );
       const cancel = (): void => {
@@ -161,8 +169,59 @@ export class Connection {
     });
   }
 
+  /**
+   * What the next call is let in with. It may take a moment to find a broker, or the key; what the
+   * one who gives the key throws is thrown as it is.
+   */
+  pass(): Pass | Promise<Pass> {
+    const decision = this.#route.decision();
+    if (decision !== null) return decision.then(() => this.#passNow());
+    return this.#passNow();
+  }
+
+  #passNow(): Pass | Promise<Pass> {
+    if (this.#askForKey === null) return this.#pass;
+    const asked = this.#askForKey();
+    return asked instanceof Promise ? asked.then((key) => this.#keyed(key)) : this.#keyed(asked);
+  }
+
+  #keyed(apiKey: string): Pass {
+    const isKnown = apiKey !== undefined && apiKey === this.#pass.apiKey;
+    if (!isKnown) this.#pass = { apiKey: checkedApiKey(apiKey) };
+    return this.#pass;
+  }
+
+  /** The pass, unless the deadline or an abort is first. */
+  within(asked: Promise<Pass>, timeoutMs: number, signal?: AbortSignal): Promise<Pass> {
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        clearTimeout(timer);
+        forget();
+        uncut();
+      };
+      const fail = (error: unknown): void => {
+        leave();
+        reject(error);
+      };
+      const timer = setTimeout(() => {
+        fail(tooLate("no broker was found, or no API key came, in time; this was not sent"));
+      }, timeoutMs);
+      const forget = onAbort(signal, () => {
+        fail(signal?.reason);
+      });
+      const uncut = this.onCut(() => {
+        fail(new ClientClosedError());
+      });
+      asked.then((pass) => {
+        leave();
+        resolve(pass);
+      }, fail);
+    });
+  }
+
   /** Opens a stream of answers, with no deadline. */
   stream<R>(
+    pass: Pass,
     method: string,
     request: Buffer,
     decode: Decode<R>,
@@ -171,21 +230,23 @@ export class Connection {
     reader: Reader<R>,
   ): FrameStream<R> {
     this.checkUncut();
-    const metadata = this.#metadata(currentTrace());
+    const metadata = metadataOf(pass, currentTrace());
     metadata.setOptions({ waitForReady });
-    const call = this.#grpc.makeServerStreamRequest(method, same, same, request, metadata, {});
-    return new FrameStream(call, decode, (ended) => this.failure(ended, subject), reader);
+    const { grpc } = this.#route;
+    const call = grpc.makeServerStreamRequest(method, same, same, request, metadata, {});
+    return new FrameStream(call, decode, (ended) => this.failure(ended, subject, pass), reader);
   }
 
   /** Opens a stream in both directions, with no deadline. */
-  duplex(method: string): ClientDuplexStream<Buffer, Buffer> {
+  duplex(pass: Pass, method: string): ClientDuplexStream<Buffer, Buffer> {
     this.checkUncut();
-    return this.#grpc.makeBidiStreamRequest(method, same, same, this.#metadata(undefined), {});
+    const metadata = metadataOf(pass, undefined);
+    return this.#route.grpc.makeBidiStreamRequest(method, same, same, metadata, {});
   }
 
   /** Whether there is a connection to the broker now. */
   get isConnected(): boolean {
-    return this.#grpc.getChannel().getConnectivityState(false) === connectivityState.READY;
+    return this.#route.isConnected;
   }
 
   /** Calls `act` when all is cut off. Returns what ends the wait; harmless twice. */
@@ -231,9 +292,10 @@ export class Connection {
   }
 
   /** What a failed call means. Its cause is kept, unless the peer's text holds the API key. */
-  failure(ended: StatusObject, subject: Subject): FilaError {
+  failure(ended: StatusObject, subject: Subject, pass: Pass): FilaError {
     if (this.#isCut) return new ClientClosedError("", subject);
-    const text = this.redacted(ended.details);
+    const text = this.redacted(ended.details, pass);
+    if (ended.code === status.UNAVAILABLE) this.#route.noted(text);
     const isSecret = text !== ended.details;
     const reason = ended.metadata.get(REASON_TRAILER)[0]?.toString() ?? null;
     const cause = isSecret || !(ended instanceof Error) ? undefined : ended;
@@ -241,8 +303,8 @@ export class Connection {
   }
 
   /** A peer's text without the API key. */
-  redacted(text: string): string {
-    return this.#apiKey === undefined ? text : text.replaceAll(this.#apiKey, REDACTED);
+  redacted(text: string, { apiKey }: Pass): string {
+    return apiKey === undefined ? text : text.replaceAll(apiKey, REDACTED);
   }
 
   /** Refuses further calls; those under way, and what they still have to send, go on. */
@@ -255,15 +317,15 @@ export class Connection {
     this.refuse();
     this.#isCut = true;
     for (const end of [...this.#pending]) end();
-    this.#grpc.close();
+    this.#route.close();
   }
+}
 
-  #metadata(trace: TraceContext): Metadata {
-    const metadata = new Metadata();
-    if (this.#apiKey !== undefined) metadata.set("authorization", `Bearer ${this.#apiKey}`);
-    for (const key in trace) metadata.set(key, trace[key] as string);
-    return metadata;
-  }
+function metadataOf({ apiKey }: Pass, trace: TraceContext): Metadata {
+  const metadata = new Metadata();
+  if (apiKey !== undefined) metadata.set("authorization", `Bearer ${apiKey}`);
+  for (const key in trace) metadata.set(key, trace[key] as string);
+  return metadata;
 }
 
 /** The error of a deadline that this side has noticed. */
@@ -276,43 +338,10 @@ function same(bytes: Buffer): Buffer {
   return bytes;
 }
 
-function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
-  if (tls === undefined) return credentials.createInsecure();
-  if ((tls.certFile === undefined) !== (tls.keyFile === undefined)) {
-    throw new TypeError("tls certFile and keyFile go together; give both or neither");
-  }
-  const ca = pem("caFile", tls.caFile);
-  const key = pem("keyFile", tls.keyFile);
-  const cert = pem("certFile", tls.certFile);
-  try {
-    return credentials.createSsl(ca, key, cert);
-  } catch (error) {
-    throw new TypeError(`the tls files cannot be used: ${textOf(error)}`, { cause: error });
-  }
-}
-
-function pem(option: string, path: string | undefined): Buffer | null {
-  if (path === undefined) return null;
-  let content: Buffer;
-  try {
-    content = readFileSync(path);
-  } catch (error) {
-    throw new TypeError(`cannot read tls ${option} "${path}": ${textOf(error)}`, { cause: error });
-  }
-  if (!content.includes("-----BEGIN ")) {
-    throw new TypeError(`tls ${option} "${path}" is not a PEM file`);
-  }
-  return content;
-}
-
-function textOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
-/** The channel's settings. */
-export function channelOptions(options: ClientOptions, backoff: Backoff): ChannelOptions {
+/** The settings of every channel. */
+export function grpcOptions(options: ClientOptions, backoff: Backoff): GrpcOptions {
   const messageBytesMax = options.maxMessageBytes ?? DEFAULT_MESSAGE_BYTES_MAX;
-  const found: ChannelOptions = {
+  const found: GrpcOptions = {
     "grpc.primary_user_agent": `fila-js/${VERSION}`,
     "grpc.max_send_message_length": messageBytesMax,
     "grpc.max_receive_message_length": messageBytesMax,
@@ -326,9 +355,12 @@ export function channelOptions(options: ClientOptions, backoff: Backoff): Channe
     // A connection of its own, so that closing a client closes it and its backoff is its own.
     "grpc.use_local_subchannel_pool": 1,
     "grpc.enable_channelz": 0,
+    // A connection lasts until it is closed or lost; there is nothing else that ends it.
+    "grpc.client_idle_timeout_ms": TIMER_MS_MAX,
     "grpc.initial_reconnect_backoff_ms": backoff.initialMs,
     "grpc.max_reconnect_backoff_ms": backoff.maximumMs,
   };
+  if (options.interceptors !== undefined) found.interceptors = [...options.interceptors];
   const serverName = options.tls?.serverName;
   if (serverName !== undefined) found["grpc.ssl_target_name_override"] = serverName;
   return found;

@@ -12,8 +12,10 @@
 // that nobody made.
 
 import { onAbort } from "./abort.js";
-import type { Connection } from "./connection.js";
-import { CancelledError, FilaError, UnavailableError } from "./errors.js";
+import { positive } from "./arguments.js";
+import type { Connection, Pass } from "./connection.js";
+import { CancelledError, UnavailableError } from "./errors.js";
+import type { FilaError } from "./errors.js";
 import { ConsumeResponse } from "./gen/fila/v1/service.js";
 import { Frame } from "./leases.js";
 import type { Leases } from "./leases.js";
@@ -142,12 +144,38 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
   async next(): Promise<IteratorResult<ConsumeMessage, undefined>> {
     const [message] = await this.take(1);
     if (message !== undefined) return { done: false, value: message };
-    if (this.#isAborted) {
-      this.#isAborted = false;
-      await this.#closing;
-      throw this.#options.signal?.reason;
-    }
+    await this.#checkAborted();
     return { done: true, value: undefined };
+  }
+
+  /**
+   * Lists of what is there, as messages come: at least one message, at most `max`; nothing lingers.
+   * `for await (const messages of consumer.batches(100))`. Ends and fails as the consumer does.
+   */
+  batches(max = 100): AsyncGenerator<ConsumeMessage[], undefined> {
+    return this.#batches(positive("max", max));
+  }
+
+  async *#batches(max: number): AsyncGenerator<ConsumeMessage[], undefined> {
+    try {
+      for (;;) {
+        const messages = await this.take(max);
+        if (messages.length === 0) break;
+        yield messages;
+      }
+      await this.#checkAborted();
+    } finally {
+      await this.close();
+    }
+    return undefined;
+  }
+
+  /** Throws the signal's reason, once, if that is what ended the consumer. */
+  async #checkAborted(): Promise<void> {
+    if (!this.#isAborted) return;
+    this.#isAborted = false;
+    await this.#closing;
+    throw this.#options.signal?.reason;
   }
 
   /** What leaving a `for await` loop calls. */
@@ -236,25 +264,45 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
     const doubt = setTimeout(() => {
       if (!connection.isConnected) this.#lost("no connection so far");
     }, connection.timeoutMs).unref();
-    const decode = (bytes: Buffer): ConsumeResponse => ConsumeResponse.decode(bytes);
-    const subject = { queue: this.#queue };
-    try {
-      this.#stream = connection.stream(CONSUME, this.#request, decode, subject, waitForReady, {
+    const fail = (error: unknown): void => {
+      clearTimeout(doubt);
+      this.#fail(error);
+    };
+    const open = (pass: Pass): void => {
+      const decode = (bytes: Buffer): ConsumeResponse => ConsumeResponse.decode(bytes);
+      const subject = { queue: this.#queue };
+      const request = this.#request;
+      const reader = {
         opened: () => {
           clearTimeout(doubt);
           this.#found();
         },
-        received: (frame) => {
+        received: (frame: ConsumeResponse) => {
           this.#received(frame);
         },
-        ended: (failure) => {
+        ended: (failure: FilaError | null) => {
           clearTimeout(doubt);
           this.#ended(failure);
         },
-      });
+      };
+      this.#stream = connection.stream(
+        ...([pass, CONSUME, request, decode, subject, waitForReady, reader] as const),
+      );
+    };
+    try {
+      const asked = connection.pass();
+      if (!(asked instanceof Promise)) {
+        open(asked);
+        return;
+      }
+      asked
+        .then((pass) => {
+          if (this.#isClosed) clearTimeout(doubt);
+          else open(pass);
+        })
+        .catch(fail);
     } catch (error) {
-      clearTimeout(doubt);
-      this.#fail(error);
+      fail(error);
     }
   }
 
@@ -341,8 +389,8 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
         await connection.send(NACK.method, join(batch), NACK.decode, sending);
       }
     } catch (error) {
-      if (!(error instanceof FilaError)) throw error;
-      debug("messages not given back, their leases will end: %s", error.message);
+      // Of the broker, or of who gives the API key: a close does not fail for it.
+      debug("messages not given back, their leases will end: %s", error);
     }
   }
 }

@@ -29,7 +29,13 @@ export type {
   WaitReason,
 } from "./admin.js";
 export { Client } from "./client.js";
-export type { EnqueueOptions, ExtendOptions, LeaseOptions, ReceiveOptions } from "./client.js";
+export type {
+  EnqueueOptions,
+  ExtendManyOptions,
+  ExtendOptions,
+  LeaseOptions,
+  ReceiveOptions,
+} from "./client.js";
 export type { ExtendGrantOptions, GrantOptions, NackGrantOptions } from "./grants.js";
 export { Consumer } from "./consumer.js";
 export {
@@ -72,11 +78,13 @@ export type {
   Headers,
   MessageOptions,
   NackOptions,
+  Payload,
 } from "./message.js";
 export type {
   BackoffOptions,
   CallOptions,
   ClientOptions,
+  ConnectionEvent,
   ConsumeOptions,
   TlsOptions,
 } from "./options.js";

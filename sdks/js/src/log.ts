@@ -9,6 +9,9 @@ export const debug = debuglog("fila");
 
 /** What a warning is about; its `code`. */
 export type WarningCode =
+  | "FILA_CONNECTED"
+  | "FILA_CONNECTION_LOST"
+  | "FILA_UNREACHABLE"
   | "FILA_STREAM_LOST"
   | "FILA_STREAM_FOUND"
   | "FILA_SETTLE_FAILED"

@@ -9,6 +9,9 @@ import type { Failure as RawFailure, Message as RawMessage } from "./gen/fila/v1
 import type { Frame } from "./leases.js";
 import type { CallOptions } from "./options.js";
 
+// What comes out is what was put in, a mark at the beginning too.
+const UTF_8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
 /** What a producer may say about a message, beside its headers and its payload. */
 export interface MessageOptions {
   /** Who the message belongs to, usually a tenant; keys with messages waiting take turns. */
@@ -32,11 +35,17 @@ export interface MessageOptions {
 /** Text pairs that travel with a message; hooks can read them. */
 export type Headers = Readonly<Record<string, string>>;
 
+/**
+ * What a message holds: bytes, a text that is sent as UTF-8, or a value that is sent as JSON. No
+ * header says which: what was put in is what comes out.
+ */
+export type Payload = Uint8Array | { readonly text: string } | { readonly json: unknown };
+
 /** One message for `enqueueMany`. */
 export interface EnqueueMessage extends MessageOptions {
   readonly queue: string;
   readonly headers?: Headers | null | undefined;
-  readonly payload?: Uint8Array | null | undefined;
+  readonly payload?: Payload | null | undefined;
 }
 
 /** What became of one message: its id, or the error that kept it from being stored. */
@@ -119,6 +128,30 @@ export class Message {
     this.enqueuedAt = timestamps?.enqueuedAt ?? null;
     this.leaseExpiresAt = timestamps?.leaseExpiresAt ?? null;
   }
+
+  /** The payload as text. Throws a TypeError that names the message if it is not UTF-8. */
+  get text(): string {
+    try {
+      return UTF_8.decode(this.payload);
+    } catch {
+      throw new TypeError(`${this.#payloadWords} is not UTF-8`);
+    }
+  }
+
+  /** The payload as JSON. Throws a SyntaxError that names the message if it is not. */
+  json(): unknown {
+    const { text } = this;
+    try {
+      return JSON.parse(text);
+    } catch {
+      // The parser's own error shows the text, which may be private.
+      throw new SyntaxError(`${this.#payloadWords} is not JSON`);
+    }
+  }
+
+  get #payloadWords(): string {
+    return `the payload of message ${this.id} of queue "${this.queue}"`;
+  }
 }
 
 /** A delivery that can be settled: a delivered message, or just what names one. */
@@ -168,6 +201,20 @@ export class ConsumeMessage extends Message {
     if (#frame in delivery) delivery.#isSettled = true;
   }
 
+  /**
+   * Remembers that the application chooses the end of its lease.
+   * @internal
+   */
+  static extending(delivery: Delivery): void {
+    if (!(#frame in delivery)) return;
+    if (!delivery.#frame.held.has(delivery)) delivery.#frame.hasOwnEnds = true;
+  }
+
+  /** @internal */
+  static extended(delivery: Delivery, end: Date): void {
+    if (#frame in delivery) delivery.leaseExpiresAt = end;
+  }
+
   /** @internal */
   static isSettled(message: ConsumeMessage): boolean {
     return message.#isSettled;
@@ -185,9 +232,10 @@ export class ConsumeMessage extends Message {
 
   /** Prolongs the lease to `ms` from now, and returns its new end. */
   async extend(ms?: number, options: CallOptions = {}): Promise<Date> {
-    if (!this.#frame.held.has(this)) this.#frame.hasOwnEnds = true;
-    this.leaseExpiresAt = await this.#settler.extend(this, ms, options);
-    return this.leaseExpiresAt;
+    ConsumeMessage.extending(this);
+    const end = await this.#settler.extend(this, ms, options);
+    ConsumeMessage.extended(this, end);
+    return end;
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: AGPL-3.0-only
-// What a user may choose about a connection or a call, and how it is checked. Knows nothing of
-// gRPC.
+// What a user may choose about a connection or a call, and how it is checked. Of gRPC it knows what
+// an interceptor is.
+
+import type { Interceptor } from "@grpc/grpc-js";
 
 /** Options of every call. */
 export interface CallOptions {
@@ -11,16 +13,29 @@ export interface CallOptions {
 }
 
 /**
- * Encrypts the connection; with a certificate and its key the client proves itself too (mTLS).
- * Files are PEM and are read when a client is created.
+ * Encrypts the connection; with a certificate and its key the client proves itself too (mTLS). Each
+ * of them is PEM, or the path of a PEM file. Files are read again after a connection was lost or
+ * could not be made, so that a certificate is rotated by replacing them.
  */
 export interface TlsOptions {
   /** Whom to trust. Without it, the roots that Node.js trusts. */
-  readonly caFile?: string | undefined;
-  readonly certFile?: string | undefined;
-  readonly keyFile?: string | undefined;
+  readonly ca?: string | Uint8Array | undefined;
+  readonly cert?: string | Uint8Array | undefined;
+  readonly key?: string | Uint8Array | undefined;
   /** The name to expect in the broker's certificate if it is not the target's host. */
   readonly serverName?: string | undefined;
+}
+
+/** A change of the connection. */
+export interface ConnectionEvent {
+  /** `unreachable`: at none of the addresses, since the client is used or the last one was lost. */
+  readonly kind: "connected" | "lost" | "unreachable";
+  /** The broker's; when it is unreachable, all that were tried. */
+  readonly address: string;
+  /** Why it is lost, as far as that is known, or unreachable; else empty. */
+  readonly reason: string;
+  /** When it is there again, or at last: for how long it was not. Else null. */
+  readonly awayMs: number | null;
 }
 
 /**
@@ -39,8 +54,11 @@ export interface BackoffOptions {
 export interface ClientOptions {
   /** Encrypts the connection; `{}` trusts the roots that Node.js trusts. */
   readonly tls?: TlsOptions | undefined;
-  /** Sent with every call. */
-  readonly apiKey?: string | undefined;
+  /**
+   * Sent with every call. A function is asked for each call and each opening of a stream, so it
+   * keeps what is slow to get; what it throws fails that call.
+   */
+  readonly apiKey?: string | (() => string | Promise<string>) | undefined;
   /** The deadline of every request, 5,000 unless told otherwise. Streams have none. */
   readonly timeoutMs?: number | undefined;
   /** The largest request and the largest answer, 64 MiB unless told otherwise. */
@@ -51,6 +69,10 @@ export interface ClientOptions {
    * Beyond it a call waits, within its own deadline.
    */
   readonly maxBufferedBytes?: number | undefined;
+  /** Called when the connection changes. What it throws is logged and changes nothing. */
+  readonly onConnection?: ((event: ConnectionEvent) => unknown) | undefined;
+  /** Interceptors of gRPC for every call and stream. */
+  readonly interceptors?: readonly Interceptor[] | undefined;
   /** How long `close` lets calls be answered that were begun before, 5,000 ms by default. */
   readonly closeTimeoutMs?: number | undefined;
 }
@@ -109,22 +131,35 @@ export class Backoff {
   }
 }
 
-/** The target, or a RangeError: without a port gRPC would take 443, and a URL for a name. */
-export function checkedTarget(target: string): string {
-  if (typeof target !== "string") {
-    throw new TypeError(`target must be a string, not ${typeof target}`);
+/**
+ * The addresses of a target, which are separated by commas, or a RangeError: without a port gRPC
+ * would take 443, and a URL for a name.
+ */
+export function addressesOf(target: string | readonly string[]): string[] {
+  const given = typeof target === "string" ? target.split(",") : target;
+  if (!Array.isArray(given)) {
+    throw new TypeError(`target must be a string or a list of them, not ${typeof target}`);
   }
-  if (SCHEME.test(target)) return target;
-  const port = Number(ADDRESS.exec(target)?.[1] ?? 0);
+  if (given.length === 0) throw new RangeError("target names no address");
+  return given.map(checkedAddress);
+}
+
+function checkedAddress(given: unknown): string {
+  if (typeof given !== "string") {
+    throw new TypeError(`an address of target must be a string, not ${typeof given}`);
+  }
+  const address = given.trim();
+  if (SCHEME.test(address)) return address;
+  const port = Number(ADDRESS.exec(address)?.[1] ?? 0);
   if (port < 1 || port > 65_535) {
-    throw new RangeError(`target "${target}" is not host:port, for example "${DEFAULT_TARGET}"`);
+    throw new RangeError(`target "${address}" is not host:port, for example "${DEFAULT_TARGET}"`);
   }
-  return target;
+  return address;
 }
 
 /** The key, or a TypeError. gRPC refuses other characters too, with a text that repeats them. */
-export function checkedApiKey(apiKey: string | undefined): string | undefined {
-  if (apiKey !== undefined && !(typeof apiKey === "string" && /^[!-~]+$/.test(apiKey))) {
+export function checkedApiKey(apiKey: string): string {
+  if (typeof apiKey !== "string" || !/^[!-~]+$/.test(apiKey)) {
     throw new TypeError("apiKey must be printable ASCII without spaces, and not empty");
   }
   return apiKey;

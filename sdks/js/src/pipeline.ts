@@ -16,7 +16,7 @@ import type { ClientDuplexStream, StatusObject } from "@grpc/grpc-js";
 
 import { onAbort } from "./abort.js";
 import { tooLate } from "./connection.js";
-import type { Connection, Sending } from "./connection.js";
+import type { Connection, Pass, Sending } from "./connection.js";
 import { ClientClosedError, InternalError, UnavailableError } from "./errors.js";
 import { PipelineResponse } from "./gen/fila/v1/service.js";
 import { BATCH_BYTES_MAX, PIPELINE, envelope, refusal } from "./wire.js";
@@ -48,6 +48,7 @@ class Request {
   constructor(
     readonly rpc: AnyBatch,
     readonly bytes: Buffer,
+    readonly pass: Pass,
     { timeoutMs, signal }: Sending,
     readonly resolve: (results: Results) => void,
     readonly reject: (error: unknown) => void,
@@ -82,6 +83,8 @@ class Request {
 /** One stream, from its opening to its status. */
 interface Stream {
   readonly call: ClientDuplexStream<Buffer, Buffer>;
+  /** What it was let in with, and all of its requests with it. */
+  readonly pass: Pass;
   /** Written and not answered, oldest first. */
   readonly underWay: Request[];
   readonly idle: NodeJS.Timeout;
@@ -104,7 +107,7 @@ class Pipeline {
   }
 
   /** Rejects as the unary call would, or with UNSPOKEN. */
-  send(rpc: AnyBatch, bytes: Buffer, sending: Sending): Promise<Results> {
+  send(rpc: AnyBatch, bytes: Buffer, pass: Pass, sending: Sending): Promise<Results> {
     return new Promise((resolve, reject) => {
       this.#connection.checkUncut();
       sending.signal?.throwIfAborted();
@@ -113,7 +116,7 @@ class Pipeline {
         this.#callers -= 1;
         this.#usedAt = performance.now();
       };
-      this.#waiting.push(new Request(rpc, bytes, sending, resolve, reject, left));
+      this.#waiting.push(new Request(rpc, bytes, pass, sending, resolve, reject, left));
       this.#callers += 1;
       this.#write();
     });
@@ -121,24 +124,27 @@ class Pipeline {
 
   #write(): void {
     while (this.#waiting[0]?.isGone) this.#waiting.shift();
-    if (this.#waiting.length === 0) return;
-    const stream = (this.#stream ??= this.#open());
+    const next = this.#waiting[0];
+    if (next === undefined) return;
+    if (this.#stream !== null && this.#stream.pass.apiKey !== next.pass.apiKey) this.#retire();
+    const stream = (this.#stream ??= this.#open(next.pass));
     // gRPC holds one message until the peer's flow control takes it.
     if (stream.isWriting || stream.underWay.length >= REQUESTS_UNDER_WAY_MAX) return;
-    const request = this.#waiting.shift() as Request;
-    request.isSent = true;
-    stream.underWay.push(request);
+    this.#waiting.shift();
+    next.isSent = true;
+    stream.underWay.push(next);
     stream.isWriting = true;
-    stream.call.write(request.bytes, () => {
+    stream.call.write(next.bytes, () => {
       stream.isWriting = false;
       this.#write();
     });
   }
 
-  #open(): Stream {
-    const call = this.#connection.duplex(PIPELINE);
+  #open(pass: Pass): Stream {
+    const call = this.#connection.duplex(pass, PIPELINE);
     const stream: Stream = {
       call,
+      pass,
       underWay: [],
       idle: setTimeout(() => {
         this.#checkIdle(stream);
@@ -167,9 +173,13 @@ class Pipeline {
     try {
       const answer = PipelineResponse.decode(bytes);
       const results = request && answer[request.rpc.call]?.results;
-      if (results !== undefined) request?.succeed(results);
-      else if (answer.error !== undefined && request) request.fail(this.#refusal(answer.error));
-      else throw new Error("it answers no request that is under way");
+      if (results !== undefined) {
+        request?.succeed(results);
+      } else if (answer.error !== undefined && request) {
+        request.fail(this.#refusal(answer.error, stream.pass));
+      } else {
+        throw new Error("it answers no request that is under way");
+      }
     } catch (cause) {
       const text = "the broker sent an answer that cannot be read";
       this.#fail(stream, () => new InternalError(text, { code: "INTERNAL", cause }));
@@ -181,8 +191,8 @@ class Pipeline {
     this.#write();
   }
 
-  #refusal(error: NonNullable<PipelineResponse["error"]>): Error {
-    return refusal({ ...error, message: this.#connection.redacted(error.message) }, {});
+  #refusal(error: NonNullable<PipelineResponse["error"]>, pass: Pass): Error {
+    return refusal({ ...error, message: this.#connection.redacted(error.message, pass) }, {});
   }
 
   #ended(stream: Stream, ended: StatusObject): void {
@@ -191,7 +201,7 @@ class Pipeline {
     this.#fail(stream, () => {
       // Who answered knows pipelines, whatever this is.
       if (ended.code === status.UNIMPLEMENTED && !stream.hasAnswered) return UNSPOKEN;
-      if (ended.code !== status.OK) return this.#connection.failure(ended, {});
+      if (ended.code !== status.OK) return this.#connection.failure(ended, {}, stream.pass);
       return new UnavailableError("the broker ended the pipeline", { code: "UNAVAILABLE" });
     });
     this.#write();
@@ -201,6 +211,13 @@ class Pipeline {
   #fail(stream: Stream, error: () => unknown): void {
     if (this.#stream === stream) this.#stream = null;
     for (const request of stream.underWay.splice(0)) request.fail(error());
+  }
+
+  /** There is another API key: the stream takes nothing more, and what is under way is answered. */
+  #retire(): void {
+    clearTimeout(this.#stream?.idle);
+    this.#stream?.call.end();
+    this.#stream = null;
   }
 
   #checkIdle(stream: Stream): void {
@@ -258,7 +275,12 @@ export class Pipelines {
     if (this.#isSpoken && sending.trace === undefined && bytes.length <= BATCH_BYTES_MAX) {
       const pipeline = rpc.call === "enqueue" ? this.#enqueues : this.#settlements;
       try {
-        return await pipeline.send(rpc, bytes, sending);
+        const asked = this.connection.pass();
+        if (!(asked instanceof Promise)) return await pipeline.send(rpc, bytes, asked, sending);
+        const { timeoutMs, signal } = sending;
+        const pass = await this.connection.within(asked, timeoutMs, signal);
+        const remaining = { ...sending, timeoutMs: deadline - performance.now() };
+        return await pipeline.send(rpc, bytes, pass, remaining);
       } catch (error) {
         if (error !== UNSPOKEN) throw error;
         this.#isSpoken = false;

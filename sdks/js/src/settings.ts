@@ -25,6 +25,8 @@ const POLICIES: Readonly<Record<HookErrorPolicy, RawPolicy>> = {
   reject: RawPolicy.REJECT,
 };
 
+const SHOWN_MAX = 60;
+
 // The contract's name, and the largest number or null for a text.
 const FIELDS: Readonly<Record<Name, readonly [path: string, max: number | null]>> = {
   onEnqueueScript: ["on_enqueue_script", null],
@@ -75,4 +77,17 @@ function checked(name: Name, value: unknown, max: number | null): unknown {
 export function readConfig(raw: RawConfig = RawConfig.create()): QueueConfig {
   const isReject = raw.onHookError === RawPolicy.REJECT;
   return { ...raw, onHookError: isReject ? "reject" : "default" };
+}
+
+/** What of the settings is not as it is there, each with both values. */
+export function differences(wanted: QueueSettings, there: QueueConfig): string[] {
+  return (Object.keys(FIELDS) as Name[])
+    .filter((name) => wanted[name] !== undefined && wanted[name] !== there[name])
+    .map((name) => `${name} is ${shown(there[name])} and not ${shown(wanted[name])}`);
+}
+
+// A script is too long to be read in an error.
+function shown(value: unknown): string {
+  const words = JSON.stringify(value);
+  return words.length > SHOWN_MAX ? `${words.slice(0, SHOWN_MAX)}..."` : words;
 }

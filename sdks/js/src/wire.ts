@@ -26,7 +26,7 @@ import {
   ReceiveRequest,
 } from "./gen/fila/v1/service.js";
 import { EnqueueResult, frameSizeOf } from "./message.js";
-import type { Delivery, EnqueueMessage, Headers, NackOptions } from "./message.js";
+import type { Delivery, EnqueueMessage, Headers, NackOptions, Payload } from "./message.js";
 import type { ConsumeOptions } from "./options.js";
 import { TRACEPARENT } from "./tracing.js";
 import type { TraceContext } from "./tracing.js";
@@ -56,7 +56,7 @@ export interface Item extends Subject {
   readonly queue: string;
   /** Whether it may be sent again after a failure that leaves open if it was applied. */
   readonly isRepeatable: boolean;
-  /** Of an ack: the token of its delivery, and how many messages came together with it. */
+  /** Of a delivery: its token, and how many messages came together with it. */
   readonly leaseToken?: string;
   readonly frameSize?: number;
 }
@@ -239,13 +239,26 @@ function headersOf(headers: Headers | null | undefined, trace: TraceContext): Ma
   return found;
 }
 
-function payloadOf(payload: Uint8Array | null | undefined): Uint8Array {
+function payloadOf(payload: Payload | null | undefined): Uint8Array {
   if (payload === undefined || payload === null) return NO_BYTES;
   if (payload instanceof Uint8Array) return payload;
-  if (typeof payload === "string") {
-    throw new TypeError("payload must be bytes, not a string; encode it: Buffer.from(text)");
+  if (typeof payload === "object") {
+    const [form] = Object.keys(payload);
+    if ("text" in payload && form === "text") return utf8(required("text", payload.text));
+    if ("json" in payload && form === "json") return utf8(jsonOf(payload.json));
   }
-  throw new TypeError(`payload must be a Uint8Array, not ${typeof payload}`);
+  const given = typeof payload === "object" ? "another object" : `a ${typeof payload}`;
+  throw new TypeError(`payload must be bytes, { text } or { json }, not ${given}`);
+}
+
+function utf8(words: string): Uint8Array {
+  return Buffer.from(words, "utf8");
+}
+
+function jsonOf(value: unknown): string {
+  const words = JSON.stringify(value) as string | undefined;
+  if (words !== undefined) return words;
+  throw new TypeError(`json cannot express a value of type ${typeof value}`);
 }
 
 // --- Consume and settle --------------------------------------------------------------------------
@@ -285,8 +298,7 @@ export function receiveRequest(
 }
 
 export function ackItem(delivery: Delivery): Item {
-  const item = deliveryItem(delivery, AckRequest, {});
-  return { ...item, leaseToken: delivery.leaseToken, frameSize: frameSizeOf(delivery) };
+  return deliveryItem(delivery, AckRequest, {});
 }
 
 export function nackItem(delivery: Delivery, error: string, options: NackOptions): Item {
@@ -321,5 +333,6 @@ function deliveryItem<T extends Named>(
   const leaseToken = text("leaseToken", delivery.leaseToken);
   const request = { queue, messageId, leaseToken, ...rest } as T;
   const isRepeatable = leaseToken !== "";
-  return { data: element(codec, request), queue, messageId, isRepeatable };
+  const frameSize = frameSizeOf(delivery);
+  return { data: element(codec, request), queue, messageId, isRepeatable, leaseToken, frameSize };
 }

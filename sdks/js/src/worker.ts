@@ -8,7 +8,7 @@
 //      '-- stop: nothing is taken any more; what still runs after the grace is given back
 
 import { onAbort } from "./abort.js";
-import { UINT32_MAX, whole } from "./arguments.js";
+import { positive } from "./arguments.js";
 import type { Consumer, Opening } from "./consumer.js";
 import { FilaError, wordsOf } from "./errors.js";
 import { Backpressure, DeadLetter } from "./handler.js";
@@ -88,8 +88,9 @@ export class Worker {
   #consumer: Consumer | null = null;
   #ended: Promise<void> | null = null;
   readonly #running = new Set<Handling>();
-  readonly #settling = new Set<Promise<void>>();
-  // Loops that wait because so much is being settled.
+  // How many are being settled.
+  #settling = 0;
+  // Loops that wait because so much is being settled, and in the end `run`.
   readonly #waiting: (() => void)[] = [];
   #failure: { readonly error: unknown } | null = null;
   #isStopped = false;
@@ -164,7 +165,7 @@ export class Worker {
       await Promise.race([Promise.all(loops), this.#graceOver]);
       for (const handling of this.#running) this.#giveBack(handling);
       await consumer.close();
-      while (this.#settling.size > 0) await Promise.all(this.#settling);
+      while (this.#settling > 0) await this.#settledOne();
     } finally {
       ignore();
       forget();
@@ -187,7 +188,7 @@ export class Worker {
   async #loop(consumer: Consumer): Promise<void> {
     try {
       for (;;) {
-        while (this.#settling.size >= this.#settlingMax) await this.#settledOne();
+        while (this.#settling >= this.#settlingMax) await this.#settledOne();
         const messages = await consumer.take(this.#batchMax);
         if (messages.length === 0) break;
         await this.#handleAll(messages);
@@ -243,7 +244,8 @@ export class Worker {
   #timedOut(handling: Handling): void {
     const words = `handler timed out after ${this.#handlerTimeoutMs / 1_000} s`;
     const error = new DOMException(words, "TimeoutError");
-    for (const message of handling.messages) this.#tell("timed_out", message, handling, error);
+    const { seconds } = handling;
+    for (const message of handling.messages) this.#tell("timed_out", message, seconds, error);
     this.#nack(handling, "nacked", error, words, {});
     handling.abort(error);
   }
@@ -286,31 +288,35 @@ export class Worker {
     send: (messages: readonly ConsumeMessage[]) => Promise<unknown[]>,
   ): void {
     handling.isDecided = true;
-    const { seconds } = handling;
-    const messages = handling.messages.filter((message) => !ConsumeMessage.isSettled(message));
-    const settle = async (): Promise<void> => {
-      const outcomes = messages.length === 0 ? [] : await send(messages);
-      messages.forEach((message, index) => {
+    this.#settling += 1;
+    void this.#settleNow(handling, kind, error, send);
+  }
+
+  async #settleNow(
+    { messages, seconds }: Handling,
+    kind: WorkerEventKind,
+    error: unknown,
+    send: (messages: readonly ConsumeMessage[]) => Promise<unknown[]>,
+  ): Promise<void> {
+    const open = messages.filter((message) => !ConsumeMessage.isSettled(message));
+    try {
+      const outcomes = open.length === 0 ? [] : await send(open);
+      open.forEach((message, index) => {
         const outcome = outcomes[index];
-        if (outcome === null) this.#tell(kind, message, { seconds }, error);
+        if (outcome === null) this.#tell(kind, message, seconds, error);
         else this.#settleFailed(message, seconds, outcome);
       });
-    };
-    const settling = settle()
-      .catch((error: unknown) => {
-        for (const message of messages) this.#settleFailed(message, seconds, error);
-      })
-      .finally(() => {
-        this.#settling.delete(settling);
-        this.#waiting.shift()?.();
-        // Until here the leases are kept, so that there is something to settle.
-        for (const message of handling.messages) this.#base.leases.release(message);
-      });
-    this.#settling.add(settling);
+    } catch (cause) {
+      for (const message of open) this.#settleFailed(message, seconds, cause);
+    }
+    // Until here the leases are kept, so that there is something to settle.
+    for (const message of messages) this.#base.leases.release(message);
+    this.#settling -= 1;
+    this.#waiting.shift()?.();
   }
 
   #settleFailed(message: ConsumeMessage, seconds: number, error: unknown): void {
-    this.#tell("settle_failed", message, { seconds }, error);
+    this.#tell("settle_failed", message, seconds, error);
     const words = error instanceof FilaError ? error.message : wordsOf(error);
     const text = `message ${message.id} of queue "${message.queue}" was not settled: ${words}`;
     warn("FILA_SETTLE_FAILED", text);
@@ -319,7 +325,7 @@ export class Worker {
   #tell(
     kind: WorkerEventKind,
     message: ConsumeMessage,
-    { seconds }: Pick<Handling, "seconds">,
+    seconds: number,
     error: unknown,
   ): void {
     if (this.#onEvent === undefined) return;
@@ -377,11 +383,6 @@ function later(act: () => unknown): Promise<unknown> {
   return new Promise((resolve) => {
     resolve(act());
   });
-}
-
-function positive(name: string, value: number): number {
-  if (whole(name, value, UINT32_MAX) > 0) return value;
-  throw new RangeError(`${name} must be positive, got ${value}`);
 }
 
 function refused(error: unknown): unknown {

@@ -90,6 +90,7 @@ export class ScriptedBroker {
       for (const method of methods) this.#serve(service, method);
     }
     if (hasPipelines) this.#servePipelines();
+    this.#serveHealth();
   }
 
   get target() {
@@ -216,10 +217,25 @@ export class ScriptedBroker {
     });
   }
 
+  // What the health service says: 1 is SERVING, and an empty answer is UNKNOWN.
+  #serveHealth() {
+    this.script("Check", () => Buffer.from([0x08, 1]));
+    const bytes = (value) => value;
+    const definition = {
+      path: "/grpc.health.v1.Health/Check",
+      ...{ requestStream: false, responseStream: false },
+      ...{ requestDeserialize: bytes, requestSerialize: bytes },
+      ...{ responseDeserialize: bytes, responseSerialize: bytes },
+    };
+    this.server.addService({ check: definition }, { check: this.#unary("Check") });
+  }
+
   #record(method, call) {
     const deadline = call.getDeadline();
     const timeMs = deadline === Infinity ? null : Number(deadline) - Date.now();
-    this.seen.push({ method, request: call.request, metadata: call.metadata.getMap(), timeMs });
+    const metadata = call.metadata.getMap();
+    const peer = call.getAuthContext().sslPeerCertificate?.subject.CN;
+    this.seen.push({ method, request: call.request, metadata, timeMs, peer });
   }
 }
 

@@ -17,7 +17,7 @@ import {
   UnavailableError,
 } from "@fila/client";
 
-import { channelOptions } from "../dist/esm/connection.js";
+import { grpcOptions } from "../dist/esm/connection.js";
 import { Backoff } from "../dist/esm/options.js";
 import { Gate, ScriptedBroker, frame, framesThenIdle, freePort, message } from "./broker.js";
 import { refuse, status, until } from "./broker.js";
@@ -208,13 +208,19 @@ test("a target that is no address is named", () => {
       message: `target "${target}" is not host:port, for example "127.0.0.1:5555"`,
     });
   }
-  assert.throws(() => new Client(5555), { message: "target must be a string, not number" });
+  assert.throws(() => new Client(5555), {
+    message: "target must be a string or a list of them, not number",
+  });
+  assert.throws(() => new Client([5555]), {
+    message: "an address of target must be a string, not number",
+  });
+  assert.throws(() => new Client([]), { message: "target names no address" });
 });
 
 test("a target that is an address is taken", async () => {
   for (const target of [
     ...[undefined, "localhost:5555", "10.0.0.1:1", "[::1]:5555", "dns:///broker:5555"],
-    "unix:/run/fila",
+    ...["unix:/run/fila", "a:1,b:2", "a:1, [::1]:2", ["a:1", "dns:///b:2"]],
   ]) {
     await new Client(target).close();
   }
@@ -230,17 +236,18 @@ test("a timeout must be positive", () => {
 
 test("channel options say what the design asks", () => {
   const backoff = new Backoff({ initialMs: 200, maximumMs: 3_000 });
-  const found = channelOptions({ maxMessageBytes: 7, tls: { serverName: "b" } }, backoff);
+  const found = grpcOptions({ maxMessageBytes: 7, tls: { serverName: "b" } }, backoff);
   assert.equal(found["grpc.max_send_message_length"], 7);
   assert.equal(found["grpc.max_receive_message_length"], 7);
   assert.equal(found["grpc.keepalive_time_ms"], 20_000);
   assert.equal(found["grpc.keepalive_timeout_ms"], 5_000);
   assert.equal(found["grpc.keepalive_permit_without_calls"], 1);
   assert.equal(found["grpc.enable_retries"], 0);
+  assert.equal(found["grpc.client_idle_timeout_ms"], 2 ** 31 - 1);
   assert.equal(found["grpc.initial_reconnect_backoff_ms"], 200);
   assert.equal(found["grpc.max_reconnect_backoff_ms"], 3_000);
   assert.equal(found["grpc.ssl_target_name_override"], "b");
-  const defaults = channelOptions({}, backoff);
+  const defaults = grpcOptions({}, backoff);
   assert.equal(defaults["grpc.max_receive_message_length"], 64 * 1024 * 1024);
 });
 

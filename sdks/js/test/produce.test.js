@@ -71,14 +71,20 @@ test("a header may have any name", async (context) => {
   assert.deepEqual([...message.headers.entries()].sort(), Object.entries(headers).sort());
 });
 
+const NO_PAYLOAD = "payload must be bytes, { text } or { json }";
+
 test("a bad argument is named and never sent", async (context) => {
   const { broker, client } = await start(context);
   const date = new Date(NaN);
   for (const [expected, queue, headers, payload, options] of [
     ["queue must be a string, not number", 5],
     ["queue must be a string, not undefined", undefined],
-    ["payload must be bytes, not a string; encode it: Buffer.from(text)", "q", null, "text"],
-    ["payload must be a Uint8Array, not object", "q", null, new Uint16Array(1)],
+    [`${NO_PAYLOAD}, not a string`, "q", null, "text"],
+    [`${NO_PAYLOAD}, not another object`, "q", null, new Uint16Array(1)],
+    [`${NO_PAYLOAD}, not another object`, "q", null, {}],
+    ["text must be a string, not number", "q", null, { text: 5 }],
+    ["text holds a lone surrogate, which UTF-8 cannot express", "q", null, { text: "\udc00" }],
+    ["json cannot express a value of type undefined", "q", null, { json: undefined }],
     ["headers must be an object, not string", "q", "x"],
     ['header "a" must be a string, not undefined', "q", { a: undefined }],
     ['header "a" holds a lone surrogate, which UTF-8 cannot express', "q", { a: "\ud800" }],

@@ -12,7 +12,7 @@ import { Client, UnavailableError } from "@fila/client";
 import { ScriptedBroker, certificate, tlsCredentials } from "./broker.js";
 
 const CA = certificate("ca.pem");
-const PAIR = { certFile: certificate("client.pem"), keyFile: certificate("client.key") };
+const PAIR = { cert: certificate("client.pem"), key: certificate("client.key") };
 
 function secure(context, options) {
   return ScriptedBroker.start(context, { credentials: tlsCredentials(options) });
@@ -26,14 +26,14 @@ function connect(context, target, tls, options = {}) {
 
 test("a private CA is verified, and the API key travels", async (context) => {
   const broker = await secure(context);
-  const client = connect(context, broker.target, { caFile: CA }, { apiKey: "k" });
+  const client = connect(context, broker.target, { ca: CA }, { apiKey: "k" });
   assert.match(await client.enqueue("orders", null, Buffer.from("x")), /^x#/);
   assert.equal(broker.seen[0].metadata.authorization, "Bearer k");
 });
 
 for (const [what, tls] of [
-  ["of another CA", { caFile: certificate("other_ca.pem") }],
-  ["for another name", { caFile: CA, serverName: "elsewhere" }],
+  ["of another CA", { ca: certificate("other_ca.pem") }],
+  ["for another name", { ca: CA, serverName: "elsewhere" }],
   ["that no root of Node.js has signed", {}],
 ]) {
   test(`a certificate ${what} is refused`, async (context) => {
@@ -45,7 +45,7 @@ for (const [what, tls] of [
 
 test("a server name stands in for the target", async (context) => {
   const broker = await secure(context);
-  const tls = { caFile: CA, serverName: "localhost" };
+  const tls = { ca: CA, serverName: "localhost" };
   await connect(context, `dns:///127.0.0.1:${broker.port}`, tls).enqueue("orders");
   assert.equal(broker.seen.length, 1);
 });
@@ -57,9 +57,9 @@ test("plaintext to a TLS port is unavailable", async (context) => {
 
 test("mutual TLS needs the client's certificate", async (context) => {
   const broker = await secure(context, { isMutual: true });
-  const without = connect(context, broker.target, { caFile: CA });
+  const without = connect(context, broker.target, { ca: CA });
   await assert.rejects(without.enqueue("orders"), UnavailableError);
-  await connect(context, broker.target, { caFile: CA, ...PAIR }).enqueue("orders");
+  await connect(context, broker.target, { ca: CA, ...PAIR }).enqueue("orders");
   assert.equal(broker.seen.length, 1);
 });
 
@@ -74,11 +74,11 @@ test("a bad TLS file is named", (context) => {
   const broken = join(folder, "broken.pem");
   writeFileSync(broken, "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n");
   for (const [tls, expected] of [
-    [{ caFile: missing }, /^cannot read tls caFile ".*missing.pem": ENOENT/],
-    [{ ...PAIR, keyFile: text }, /^tls keyFile ".*text.pem" is not a PEM file$/],
-    [{ ...PAIR, certFile: broken }, /^the tls files cannot be used: /],
-    [{ certFile: PAIR.certFile }, /^tls certFile and keyFile go together; give both or neither$/],
-    [{ keyFile: PAIR.keyFile }, /^tls certFile and keyFile go together; give both or neither$/],
+    [{ ca: missing }, /^cannot read tls ca ".*missing.pem": ENOENT/],
+    [{ ...PAIR, key: text }, /^tls key ".*text.pem" is not a PEM file$/],
+    [{ ...PAIR, cert: broken }, /^what tls was given cannot be used: /],
+    [{ cert: PAIR.cert }, /^tls cert and key go together; give both or neither$/],
+    [{ key: PAIR.key }, /^tls cert and key go together; give both or neither$/],
   ]) {
     assert.throws(() => new Client(undefined, { tls }), (error) => {
       assert.match(error.message, expected);

@@ -4,7 +4,7 @@
 import fila = require("@fila/client");
 
 export async function run(): Promise<number> {
-  const client = new fila.Client("127.0.0.1:5555", { tls: { caFile: "ca.pem" }, apiKey: "k" });
+  const client = new fila.Client("127.0.0.1:5555", { tls: { ca: "ca.pem" }, apiKey: "k" });
   const messages: fila.ConsumeMessage[] = await client.receive("orders");
   await client.close();
   return messages.length;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 // What users write, as a type checker sees it. Compiled and never run.
 
+import { InterceptingCall } from "@grpc/grpc-js";
+
+import { TestingBroker } from "@fila/client/testing";
 import { Backpressure, Client, DeadLetter, FilaError, QueueNotFoundError } from "@fila/client";
 import type {
+  ConnectionEvent,
   ConsumeMessage,
   EnqueueMessage,
   Middleware,
@@ -79,4 +83,25 @@ export async function operate(client: Client): Promise<WaitKind | null | undefin
 export function nameOf(error: unknown): string | null {
   if (error instanceof QueueNotFoundError) return error.queue;
   return error instanceof FilaError && error.retryable ? error.code : null;
+}
+
+export async function connect(pem: Buffer): Promise<number> {
+  await using broker = await TestingBroker.start({ config: "", timeoutMs: 5_000 });
+  await using client = new Client([broker.address, "b:5555"], {
+    apiKey: () => Promise.resolve("key"),
+    tls: { ca: pem, cert: "client.pem", key: "client.key" },
+    onConnection: ({ kind, awayMs }: ConnectionEvent) => kind === "connected" && awayMs,
+    interceptors: [(options, next) => new InterceptingCall(next(options))],
+  });
+  await client.waitReady({ timeoutMs: 5_000 });
+  const dlq: string = await client.ensureQueue("orders", { maxAttempts: 3 });
+  await client.enqueue(dlq, {}, { json: { total: 17 } });
+  await client.enqueueMany([{ queue: "orders", payload: { text: "hello" } }]);
+  // @ts-expect-error a string is no payload
+  await client.enqueue(dlq, {}, "hello");
+  for await (const messages of client.consume("orders").batches(10)) {
+    const ends: (Date | FilaError)[] = await client.extendMany(messages, { ms: 5_000 });
+    return ends.length + messages.map(({ text }) => text).length;
+  }
+  return client.ping();
 }
