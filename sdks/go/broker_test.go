@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -93,6 +94,7 @@ func startBrokerAt(
 	b.server = grpc.NewServer(options...)
 	filapb.RegisterFilaServiceServer(b.server, filapb.UnimplementedFilaServiceServer{})
 	filapb.RegisterFilaAdminServer(b.server, filapb.UnimplementedFilaAdminServer{})
+	grpc_health_v1.RegisterHealthServer(b.server, grpc_health_v1.UnimplementedHealthServer{})
 	go func() { _ = b.server.Serve(listener) }()
 	t.Cleanup(b.stop)
 	return b

@@ -465,3 +465,34 @@ func (b *safeBuffer) String() string {
 	defer b.lock.Unlock()
 	return b.text.String()
 }
+
+func TestBatchesAreOfWhatIsThere(t *testing.T) {
+	b := startBroker(t)
+	arrive := b.scriptArrivals(frame("a", "b", "c", "d"), frame("e"))
+	client := newClient(t, b.target)
+	consumer := consume(t, client)
+	arrive(client)
+	var sizes []int
+	for messages := range consumer.Batches(3) {
+		for _, message := range messages {
+			if len(sizes) == 0 {
+				equal(t, "the first one", message.ID, "a")
+			}
+			sizes = append(sizes, len(messages))
+		}
+		if len(sizes) == 5 {
+			break
+		}
+	}
+	equal(t, "sizes of the batches of each message", fmt.Sprint(sizes), "[3 3 3 2 2]")
+	check(t, consumer.Err())
+	check(t, consumer.Close())
+	for range consumer.Batches(1) {
+		t.Fatal("a closed consumer gave a batch")
+	}
+	defer func() {
+		equal(t, "panic", fmt.Sprint(recover()),
+			"fila: batches of at most 0 messages; give a positive number")
+	}()
+	consumer.Batches(0)
+}

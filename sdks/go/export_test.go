@@ -34,3 +34,22 @@ func (c *coalescer[R]) waitingCount() int {
 	defer c.lock.Unlock()
 	return c.waiting.Len()
 }
+
+// UnderWay is how many enqueues a stream has that were not answered.
+func UnderWay(c *Client) int {
+	p := c.connection.enqueues
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.open == nil {
+		return 0
+	}
+	return len(p.open.slots)
+}
+
+// Both is two options as one, for tables that have one.
+func Both(first, second ClientOption) ClientOption {
+	return func(s *settings) {
+		first(s)
+		second(s)
+	}
+}

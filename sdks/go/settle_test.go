@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 	"github.com/faiscadev/fila/sdks/go/internal/filapb"
@@ -163,4 +164,43 @@ func TestNackMaySayThatNobodyShouldTryAgain(t *testing.T) {
 		nack := calls[i].request.(*filapb.NackBatchRequest).GetNacks()[0]
 		equal(t, "dead letter", nack.GetDeadLetter(), want)
 	}
+}
+
+func TestManyLeasesAreExtendedByOneRequest(t *testing.T) {
+	b := startBroker(t)
+	b.deliverFrames(3)
+	end := time.Unix(1_900_000_000, 0)
+	b.script("ExtendLease", func(_ context.Context, request proto.Message) (proto.Message, error) {
+		answer := &filapb.ExtendLeaseResponse{}
+		for _, each := range request.(*filapb.ExtendLeaseRequest).GetExtensions() {
+			result := &filapb.ExtendLeaseResult{LeaseExpiresAt: timestamppb.New(end)}
+			if each.GetMessageId() == "t0-1" {
+				result = &filapb.ExtendLeaseResult{Error: &filapb.ItemError{Reason: expired}}
+			}
+			answer.Results = append(answer.Results, result)
+		}
+		return answer, nil
+	})
+	client := newClient(t, b.target)
+	messages, err := client.Receive(t.Context(), "orders", 3)
+	check(t, err)
+	results, err := client.ExtendMany(t.Context(), messages, 1500*time.Microsecond)
+	check(t, err)
+	equal(t, "requests", len(b.seenOf("ExtendLease")), 1)
+	for i, result := range results {
+		if i == 1 {
+			equal(t, "message", wantKind(t, result.Err, fila.ErrLeaseExpired).MessageID, "t0-1")
+			continue
+		}
+		check(t, result.Err)
+		equal(t, "end", result.LeaseExpiresAt.Equal(end), true)
+	}
+	sent := b.seenOf("ExtendLease")[0].request.(*filapb.ExtendLeaseRequest).GetExtensions()
+	equal(t, "milliseconds", sent[0].GetExtendMs(), 2)
+	equal(t, "token", sent[0].GetLeaseToken(), "t0")
+	_, err = client.ExtendMany(t.Context(), messages, -1)
+	wantKind(t, err, fila.ErrInvalidArgument)
+	check(t, client.Close())
+	_, err = client.ExtendMany(t.Context(), messages, 0)
+	wantKind(t, err, fila.ErrClientClosed)
 }
