@@ -57,9 +57,14 @@ class Sdk:
         return text
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **{name: self.filled(value) for name, value in self.env.items()}}
+        """What tests of testing brokers find theirs by, and what the SDK asks for."""
+        server = str(Path(sys.executable).with_name("fila-server"))
+        own = {name: self.filled(value) for name, value in self.env.items()}
+        return {**os.environ, "FILA_SERVER": server, **own}
 
 
+# Of modules beside the SDK's own, which is what finds its configuration.
+GOLANGCI = f"{sys.executable} {{root}}/tools/golangci.py run -c {{root}}/sdks/go/.golangci.yml ./..."
 GO = Sdk(
     name="go",
     toolchain=("go", "gofmt"),
@@ -73,6 +78,9 @@ GO = Sdk(
         ),
         ("go", "vet", "./..."),
         ("go", "-C", "examples", "vet", "./..."),
+        (sys.executable, "{root}/tools/golangci.py", "run", "./..."),
+        ("sh", "-c", f"cd examples && {GOLANGCI}"),
+        ("sh", "-c", f"cd {{root}}/conformance/drivers/go && {GOLANGCI}"),
     ),
     test=(("go", "test", "./..."),),
     package=(("go", "build", "./..."), ("go", "mod", "verify")),

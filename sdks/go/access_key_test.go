@@ -68,11 +68,7 @@ func TestAnotherKeyOpensAnotherPipeline(t *testing.T) {
 	b.scriptPipelines(func(stream grpc.ServerStream) error {
 		md, _ := metadata.FromIncomingContext(stream.Context())
 		defer func() { ended <- strings.Join(md.Get("authorization"), ",") }()
-		for {
-			request, err := takenFrom(stream)
-			if err != nil {
-				return nil
-			}
+		for request := range requests(stream) {
 			if firstPayload(request) == "slow" {
 				<-hold
 			}
@@ -80,6 +76,7 @@ func TestAnotherKeyOpensAnotherPipeline(t *testing.T) {
 				return err
 			}
 		}
+		return nil
 	})
 	given := &keys{key: "first"}
 	client := newClient(t, b.target, fila.WithAPIKeyFunc(given.get))

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -66,6 +65,7 @@ type broker struct {
 }
 
 func startBroker(t *testing.T, options ...grpc.ServerOption) *broker {
+	t.Helper()
 	return startBrokerAt(t, "127.0.0.1:0", frames(), options...)
 }
 
@@ -412,7 +412,7 @@ func (b *broker) scriptArrivals(found ...*filapb.ConsumeResponse) func(*fila.Cli
 
 func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.Client {
 	t.Helper()
-	quiet := fila.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	quiet := fila.WithLogger(slog.New(slog.DiscardHandler))
 	options = append([]fila.ClientOption{fila.WithTimeout(patience), quiet}, options...)
 	client, err := fila.NewClient(target, options...)
 	if err != nil {
@@ -429,6 +429,7 @@ type expiring struct {
 }
 
 func newExpiring(t *testing.T) *expiring {
+	t.Helper()
 	return &expiring{Context: t.Context(), expired: make(chan struct{})}
 }
 
@@ -475,9 +476,7 @@ func wantKind(t *testing.T, err, kind error) *fila.Error {
 	if !errors.As(err, &failure) {
 		t.Fatalf("want %q, got %v", kind, err)
 	}
-	if failure.Kind != kind {
-		t.Fatalf("want %q, got %q: %v", kind, failure.Kind, err)
-	}
+	equal(t, "kind of "+err.Error(), failure.Kind, kind)
 	return failure
 }
 

@@ -130,7 +130,7 @@ func (c *Client) EnqueueMany(
 			err = what.encode()
 		}
 		if err != nil {
-			failure := *err.(*Error)
+			failure := *failureOf(err)
 			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
 			return nil, &failure
 		}

@@ -77,7 +77,7 @@ func connect(target string, chosen settings) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	where, options, err := located(target, secured.Info().ServerName)
+	where, options, err := located(target, chosen.serverName())
 	if err != nil {
 		return nil, err
 	}

@@ -297,7 +297,7 @@ func TestCloseEndsCallsUnderWayAndIsHarmlessTwice(t *testing.T) {
 	gate := make(chan struct{})
 	defer close(gate)
 	early := occupy(t, b, client, gate)
-	late := waiting(t, client, t.Context(), "waits")
+	late := waiting(t.Context(), t, client, "waits")
 	b.script("GetStats", held(gate, replyWith(&filapb.GetStatsResponse{})))
 	asking := make(chan error, 1)
 	go func() {

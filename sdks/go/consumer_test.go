@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,7 @@ func TestConsumerIsSharedByGoroutines(t *testing.T) {
 	client := newClient(t, b.target)
 	var ids []string
 	for n := range 200 {
-		ids = append(ids, fmt.Sprint(n))
+		ids = append(ids, strconv.Itoa(n))
 	}
 	b.scriptConsume(frames(frame(ids[:100]...), frame(ids[100:]...)))
 	consumer := consume(t, client)

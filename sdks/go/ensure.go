@@ -25,9 +25,9 @@ const deadLetterSuffix = ".dlq"
 const shownBytesMax = 80
 
 // EnsureQueue creates a queue if it is missing, and is content if it is there with these settings;
-// those that are not given are not compared. It returns the name of its dead-letter queue. Fails with
-// ErrQueueAlreadyExists, which names what differs, when the queue has other settings; UpdateQueue
-// changes them.
+// those that are not given are not compared. It returns the name of its dead-letter queue. Fails
+// with ErrQueueAlreadyExists, which names what differs, when the queue has other settings;
+// UpdateQueue changes them.
 func (c *Client) EnsureQueue(
 	ctx context.Context, name string, settings ...QueueSetting,
 ) (string, error) {

@@ -32,8 +32,8 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// WaitReady pings until the broker serves. Without a deadline in the context it waits for 30 s; fails
-// with ErrDeadlineExceeded, which says why the last ping failed, when that is not enough.
+// WaitReady pings until the broker serves. Without a deadline in the context it waits for 30 s;
+// fails with ErrDeadlineExceeded, which says why the last ping failed, when that is not enough.
 //
 // It is for tests, and for scripts that start beside their broker. Everybody else just begins:
 // consumers and workers wait for their broker anyway.

@@ -82,6 +82,17 @@ func defaultSettings() settings {
 	}
 }
 
+// serverName is what to expect in the broker's certificate; empty for the target's host.
+func (s settings) serverName() string {
+	switch {
+	case s.tls != nil:
+		return s.tls.ServerName
+	case s.tlsConfig != nil:
+		return s.tlsConfig.ServerName
+	}
+	return ""
+}
+
 func (s settings) check() error {
 	if s.timeout <= 0 {
 		return fmt.Errorf("timeout must be positive, got %v", s.timeout)
@@ -119,8 +130,8 @@ func WithTLS(options TLSOptions) ClientOption {
 	return func(s *settings) { s.tls = &options }
 }
 
-// WithTLSConfig encrypts the connection as the configuration says, for what TLSOptions cannot. It is
-// copied; its own functions, such as GetClientCertificate, are asked for every connection.
+// WithTLSConfig encrypts the connection as the configuration says, for what TLSOptions cannot. It
+// is copied; its own functions, such as GetClientCertificate, are asked for every connection.
 func WithTLSConfig(config *tls.Config) ClientOption {
 	return func(s *settings) { s.tlsConfig = config }
 }
@@ -314,8 +325,8 @@ func WithRetryAfter(delay time.Duration) NackOption {
 	return func(s *nackSettings) { s.retryAfter, s.hasRetryAfter = delay, true }
 }
 
-// WithThrottledKey, beside WithRetryAfter, lets nothing with this throttle key through, for
-// anybody, until then.
+// WithThrottledKey lets nothing with this throttle key through, for anybody, until the time that
+// WithRetryAfter beside it says.
 func WithThrottledKey(key string) NackOption {
 	return func(s *nackSettings) { s.throttleKey = key }
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -80,11 +79,11 @@ func TestSettlementsWithATokenAreSentAgain(t *testing.T) {
 	for _, each := range []settlementOf{acking, nacking, extending} {
 		b := startBroker(t)
 		client := newClient(t, b.target, quick)
-		b.script(each.method, failing(2, codes.Unavailable, judging(none)))
+		b.script(each.method, failing(2, judging(none)))
 		check(t, each.settle(client, "token"))
 		equal(t, each.method, len(b.seenOf(each.method)), 3)
 
-		b.script(each.method, failing(2, codes.Unavailable, judging(none)))
+		b.script(each.method, failing(2, judging(none)))
 		wantKind(t, each.settle(client, ""), fila.ErrUnavailable)
 		equal(t, each.method+" without a token", len(b.seenOf(each.method)), 4)
 	}
@@ -106,7 +105,7 @@ func TestWhatARepeatFindsDoneSucceeded(t *testing.T) {
 	} {
 		b := startBroker(t)
 		client := newClient(t, b.target, quick)
-		b.script(each.what.method, failing(1, codes.Unavailable, judging(each.reason)))
+		b.script(each.what.method, failing(1, judging(each.reason)))
 		err := each.what.settle(client, "token")
 		if each.kind == nil {
 			check(t, err)
@@ -131,7 +130,7 @@ func TestFrameThatARepeatFindsAckedSucceeded(t *testing.T) {
 	b.lock.Lock()
 	refused := b.scripts["SettleGrants"]
 	b.lock.Unlock()
-	b.script("SettleGrants", failing(1, codes.Unavailable, refused))
+	b.script("SettleGrants", failing(1, refused))
 	b.script("AckBatch", judging(notFound))
 	errs, err := client.AckMany(t.Context(), frames[0])
 	check(t, errors.Join(append(errs, err)...))
@@ -148,7 +147,7 @@ func TestManyNacksThatARepeatFindsDoneSucceeded(t *testing.T) {
 	b := startBroker(t)
 	b.deliverFrames(2)
 	client := newClient(t, b.target, quick)
-	b.script("NackBatch", failing(1, codes.Unavailable, judging(expired)))
+	b.script("NackBatch", failing(1, judging(expired)))
 	errs, err := client.NackMany(t.Context(), receiveFrames(t, client, 1)[0], "why")
 	check(t, errors.Join(append(errs, err)...))
 	equal(t, "requests", len(b.seenOf("NackBatch")), 2)

@@ -20,9 +20,9 @@ import (
 )
 
 // TLSOptions encrypts the connection; with a certificate and its key the client proves itself too
-// (mTLS). Each of the three is a file or PEM in memory, not both. Files are read by NewClient, which
-// fails where they cannot be used, and again for every connection that is made: replace them to
-// rotate a certificate.
+// (mTLS). Each of the three is a file or PEM in memory, not both. Files are read by NewClient,
+// which fails where they cannot be used, and again for every connection that is made: replace them
+// to rotate a certificate.
 type TLSOptions struct {
 	// CAFile, or CA, holds the certificates to trust; without either the system's roots are.
 	CAFile string
