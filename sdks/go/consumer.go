@@ -208,8 +208,8 @@ func (c *Consumer) Messages() iter.Seq[*ConsumeMessage] {
 }
 
 // Batches iterates over what is there, at least one message and at most so many at a time, until
-// the consumer ends; Err then says why. Nobody waits for a batch to fill. Leaving the loop keeps the
-// consumer open. It panics when most is not positive.
+// the consumer ends; Err then says why. Nobody waits for a batch to fill. Leaving the loop keeps
+// the consumer open. It panics when most is not positive.
 func (c *Consumer) Batches(most int) iter.Seq[[]*ConsumeMessage] {
 	if most <= 0 {
 		panic(fmt.Sprintf("fila: batches of at most %d messages; give a positive number", most))

@@ -2,7 +2,11 @@
 
 package fila
 
-import "time"
+import (
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+)
 
 // SetStallTime shortens what takes half a minute.
 func SetStallTime(c *Client, stall time.Duration) {
@@ -53,3 +57,6 @@ func Both(first, second ClientOption) ClientOption {
 		second(s)
 	}
 }
+
+// IsIdle is true before the first use of a connection, and after gRPC let go of it.
+func IsIdle(c *Client) bool { return c.connection.grpc.GetState() == connectivity.Idle }

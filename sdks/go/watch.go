@@ -53,6 +53,8 @@ type watch struct {
 	// state is empty before the first event.
 	state     ConnectionState
 	awaySince time.Time
+	// isResting says that gRPC let go of a connection which nobody had used for long.
+	isResting bool
 	waiting   []change
 	isTelling bool
 	isOver    bool
@@ -68,6 +70,12 @@ type change struct {
 func (w *watch) see(found balancer.State) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
+	isDecided := found.ConnectivityState == connectivity.Ready ||
+		found.ConnectivityState == connectivity.TransientFailure
+	if w.isResting && !isDecided {
+		return
+	}
+	w.isResting = false
 	if w.state == ConnectionConnected && found.ConnectivityState != connectivity.Ready {
 		w.awaySince = time.Now()
 		w.noteLocked(ConnectionLost, nil, 0)
@@ -87,6 +95,13 @@ func (w *watch) see(found balancer.State) {
 		_, err := found.Picker.Pick(balancer.PickInfo{})
 		w.noteLocked(ConnectionUnreachable, unreachable(err), 0)
 	}
+}
+
+// rest is told that there is no policy any more, until the connection is needed again.
+func (w *watch) rest() {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.isResting = w.state == ConnectionConnected
 }
 
 func unreachable(err error) error {
@@ -173,10 +188,23 @@ func (watchedPolicy) Name() string { return watched }
 func (watchedPolicy) Build(
 	channel balancer.ClientConn, options balancer.BuildOptions,
 ) balancer.Balancer {
-	if ours, isOurs := options.DialCreds.(*transport); isOurs {
-		channel = watchedChannel{channel, ours.watch}
+	policy := balancer.Get(pickfirst.Name)
+	ours, isOurs := options.DialCreds.(*transport)
+	if !isOurs {
+		return policy.Build(channel, options)
 	}
-	return balancer.Get(pickfirst.Name).Build(channel, options)
+	seen := policy.Build(watchedChannel{channel, ours.watch}, options)
+	return restingPolicy{seen, ours.watch}
+}
+
+type restingPolicy struct {
+	balancer.Balancer
+	watch *watch
+}
+
+func (p restingPolicy) Close() {
+	p.Balancer.Close()
+	p.watch.rest()
 }
 
 type watchedChannel struct {

@@ -8,8 +8,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
 
 	fila "github.com/faiscadev/fila/sdks/go"
+	"github.com/faiscadev/fila/sdks/go/internal/filapb"
 )
 
 // diary is what a client has told about its connection, and its log.
@@ -133,4 +137,21 @@ func TestCloseIsNoLoss(t *testing.T) {
 	b.stop()
 	equal(t, "events", told.states(), "connected")
 	equal(t, "lines", told.lines("\n"), 0)
+}
+
+func TestConnectionThatNobodyUsesIsNotLost(t *testing.T) {
+	b := startBroker(t)
+	told := &diary{}
+	client := newClient(t, b.target, append(told.options(),
+		fila.WithDialOptions(grpc.WithIdleTimeout(20*time.Millisecond)))...)
+	b.script("DeleteQueue", replyWith(&filapb.DeleteQueueResponse{}))
+	for range 2 {
+		check(t, deleteQueue(t.Context(), client, "orders"))
+		told.waitFor(t, "connected")
+		eventually(t, "gRPC lets go of it", func() bool { return fila.IsIdle(client) })
+	}
+	equal(t, "lines", told.lines("\n"), 0)
+	b.stop()
+	wantKind(t, deleteQueue(t.Context(), client, "orders"), fila.ErrUnavailable)
+	told.waitFor(t, "connected lost unreachable")
 }

@@ -314,6 +314,10 @@ func (w *Worker) serve(ctx context.Context, consumer *Consumer, slots *sync.Wait
 		}
 	}()
 	for {
+		if w.isStopped() { // A handler that was cut may return before the consumer is closed.
+			hasEnded = true
+			return
+		}
 		w.count(1)
 		messages, err := consumer.next(context.Background(), int(w.chosen.batchSize))
 		if err != nil {
@@ -323,6 +327,12 @@ func (w *Worker) serve(ctx context.Context, consumer *Consumer, slots *sync.Wait
 		}
 		w.process(ctx, messages)
 	}
+}
+
+func (w *Worker) isStopped() bool {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	return w.isStopping
 }
 
 // count is told when a slot begins to wait for a message, and when that is settled.
