@@ -63,8 +63,7 @@ class Sdk:
         return {**os.environ, "FILA_SERVER": server, **own}
 
 
-# Of modules beside the SDK's own, which is what finds its configuration.
-GOLANGCI = f"{sys.executable} {{root}}/tools/golangci.py run -c {{root}}/sdks/go/.golangci.yml ./..."
+GOLANGCI = f"{sys.executable} {{root}}/tools/golangci.py run -c {{root}}/sdks/go/.golangci.yml"
 GO = Sdk(
     name="go",
     toolchain=("go", "gofmt"),
@@ -78,9 +77,10 @@ GO = Sdk(
         ),
         ("go", "vet", "./..."),
         ("go", "-C", "examples", "vet", "./..."),
-        (sys.executable, "{root}/tools/golangci.py", "run", "./..."),
-        ("sh", "-c", f"cd examples && {GOLANGCI}"),
-        ("sh", "-c", f"cd {{root}}/conformance/drivers/go && {GOLANGCI}"),
+        *(
+            ("sh", "-c", f"cd {folder} && {GOLANGCI} ./...")
+            for folder in (".", "examples", "{root}/conformance/drivers/go")
+        ),
     ),
     test=(("go", "test", "./..."),),
     package=(("go", "build", "./..."), ("go", "mod", "verify")),
