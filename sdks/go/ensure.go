@@ -21,6 +21,9 @@ import (
 // A queue's dead-letter queue has its name and this.
 const deadLetterSuffix = ".dlq"
 
+// The broker's own reason, because it was the broker that found the queue there.
+const queueExists = "QUEUE_ALREADY_EXISTS"
+
 // Enough to tell scripts apart, on one line.
 const shownBytesMax = 80
 
@@ -65,7 +68,7 @@ func (c *Client) compareQueue(ctx context.Context, name string, settings []Queue
 	}
 	text := fmt.Sprintf("queue %q exists with other settings: %s; UpdateQueue changes them",
 		name, strings.Join(differences, ", "))
-	return newError(ErrQueueAlreadyExists, codes.AlreadyExists, text, about, nil)
+	return statusError(codes.AlreadyExists, queueExists, text, about, nil)
 }
 
 // compare says of each setting that is not as wanted what it is.

@@ -58,6 +58,7 @@ func TestEnsureQueueNamesWhatDiffers(t *testing.T) {
 		fila.OnHookError(fila.HookErrorDefault))
 	failure := wantKind(t, err, fila.ErrQueueAlreadyExists)
 	equal(t, "queue", failure.Queue, "orders")
+	equal(t, "reason", failure.Reason, "QUEUE_ALREADY_EXISTS")
 	equal(t, "text", failure.Error(), `queue "orders" exists with other settings: `+
 		"max_attempts is 3, not 5, visibility_timeout_ms is 30000, not 60000, "+
 		`on_enqueue_script is "`+strings.Repeat("-", 80)+`...", not "a", `+

@@ -82,6 +82,8 @@ type pipe struct {
 	callers int
 	isLost  bool
 	isOver  bool
+	// isRefused says that it ended before anything was answered, and not because it was lost.
+	isRefused bool
 	// movedAt is when an answer came last, or when there began to be one to wait for.
 	movedAt     time.Time
 	hasAnswered bool
@@ -182,7 +184,7 @@ func (p *pipeline) pass(
 	select {
 	case on.slots <- struct{}{}:
 	case <-on.lost:
-		return unsent()
+		return on.turnedAway()
 	case <-ctx.Done():
 		on.leaveIfStalled()
 		return passed{err: ended(ctx, inLine, subject{})}
@@ -191,7 +193,7 @@ func (p *pipeline) pass(
 	}
 	mine := &passage{request: request, isOwn: isOwn, done: make(chan passed, 1)}
 	if !on.begin(mine) {
-		return unsent()
+		return on.turnedAway()
 	}
 	select {
 	case found := <-mine.done:
@@ -204,7 +206,14 @@ func (p *pipeline) pass(
 	}
 }
 
-func unsent() passed {
+// turnedAway is the outcome of a request that came too late for the stream. The next stream takes
+// it, but not if nothing was ever answered here: then the end was about everybody.
+func (s *pipe) turnedAway() passed {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.isRefused {
+		return passed{err: s.err, isUnknown: errors.Is(s.err, ErrUnimplemented)}
+	}
 	text := "the stream was lost before the request was sent"
 	err := newError(ErrUnavailable, codes.Unavailable, text, subject{}, nil)
 	return passed{err: err, isUnsent: true}
@@ -388,6 +397,7 @@ func (s *pipe) isWanted(next *passage) bool {
 func (s *pipe) finish(unwritten *passage) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	s.isRefused = !s.isLost && !s.hasAnswered
 	s.loseLocked()
 	s.isOver = true
 	isUnknown := !s.hasAnswered && errors.Is(s.err, ErrUnimplemented)
