@@ -126,13 +126,15 @@ func (c *Client) EnqueueMany(
 	items := make([]item, len(messages))
 	for i := range messages {
 		what, err := enqueueItem(&messages[i], trace)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
-			return nil, ofMessage(i, err)
+			failure := *failureOf(err)
+			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
+			return nil, &failure
 		}
 		items[i] = what
-	}
-	if at, err := encodeAll(items); err != nil {
-		return nil, ofMessage(at, err)
 	}
 	its := c.promises.begin()
 	if its == nil {
@@ -145,13 +147,6 @@ func (c *Client) EnqueueMany(
 		results[i].Err = found.err
 	}
 	return results, nil
-}
-
-// ofMessage is the error of one message as that of the call.
-func ofMessage(at int, err error) error {
-	failure := *failureOf(err)
-	failure.Message = fmt.Sprintf("message %d: %s", at, failure.Message)
-	return &failure
 }
 
 // Consume leases messages of a queue as they become ready, until the consumer is closed or ctx
@@ -340,13 +335,13 @@ func ofMany[R any](
 	items := make([]item, len(messages))
 	for i, message := range messages {
 		what, err := describe(message)
+		if err == nil {
+			err = what.encode()
+		}
 		if err != nil {
 			return nil, err
 		}
 		items[i] = what
-	}
-	if _, err := encodeAll(items); err != nil {
-		return nil, err
 	}
 	its := c.promises.begin()
 	if its == nil {

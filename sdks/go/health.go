@@ -51,7 +51,10 @@ func (c *Client) WaitReady(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			last = err.Error()
+			// One that ran out of time, as the very last one may, says less than those before it.
+			if attempt == 0 || !errors.Is(err, ErrDeadlineExceeded) {
+				last = err.Error()
+			}
 			err = c.connection.pause(ctx, c.connection.backoff.delay(attempt, rand.Float64()))
 		}
 		if ctx.Err() != nil {

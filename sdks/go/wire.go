@@ -213,43 +213,15 @@ func plainItem(request proto.Message, about subject) item {
 
 // encode turns the request into bytes.
 func (i *item) encode() error {
-	_, err := i.appendTo(make([]byte, 0, i.size))
-	return err
-}
-
-// encodeAll encodes items that are not yet, one behind the other in one piece of memory. It returns
-// the place of the one that cannot be encoded.
-func encodeAll(items []item) (int, error) {
-	size := 0
-	for _, each := range items {
-		if each.data == nil {
-			size += each.size
-		}
-	}
-	data := make([]byte, 0, size)
-	for at := range items {
-		if items[at].data != nil {
-			continue
-		}
-		var err error
-		if data, err = items[at].appendTo(data); err != nil {
-			return at, err
-		}
-	}
-	return 0, nil
-}
-
-// appendTo encodes the request behind what is there, where there has to be room for it.
-func (i *item) appendTo(data []byte) ([]byte, error) {
-	start := len(data)
+	data := make([]byte, 0, i.size)
 	data = protowire.AppendTag(data, 1, protowire.BytesType)
 	data = protowire.AppendVarint(data, uint64(i.body))
 	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(data, i.request)
 	if err != nil {
-		return nil, unencodable(badText(i.request.ProtoReflect()), i.about)
+		return unencodable(badText(i.request.ProtoReflect()), i.about)
 	}
-	i.data, i.request = data[start:len(data):len(data)], nil
-	return data, nil
+	i.data, i.request = data, nil
+	return nil
 }
 
 // join fills a batch request with the items. Fields that a message does not know are written as
