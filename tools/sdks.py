@@ -64,6 +64,7 @@ class Sdk:
         return {**os.environ, **server, **own}
 
 
+GOLANGCI = f"{sys.executable} {{root}}/tools/golangci.py run -c {{root}}/sdks/go/.golangci.yml"
 GO = Sdk(
     name="go",
     toolchain=("go", "gofmt"),
@@ -77,6 +78,10 @@ GO = Sdk(
         ),
         ("go", "vet", "./..."),
         ("go", "-C", "examples", "vet", "./..."),
+        *(
+            ("sh", "-c", f"cd {folder} && {GOLANGCI} ./...")
+            for folder in (".", "examples", "{root}/conformance/drivers/go")
+        ),
     ),
     test=(("go", "test", "./..."),),
     package=(("go", "build", "./..."), ("go", "mod", "verify")),

@@ -5,6 +5,7 @@ package fila_test
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -393,7 +394,7 @@ func TestEnumsAreThoseOfTheContract(t *testing.T) {
 	explanation, err := client.ExplainKey(t.Context(), "orders", "acme")
 	check(t, err)
 	for number, reason := range explanation.Reasons {
-		equal(t, fmt.Sprint(number), reason.Kind, kinds[number])
+		equal(t, strconv.Itoa(number), reason.Kind, kinds[number])
 	}
 }
 

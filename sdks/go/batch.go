@@ -203,7 +203,7 @@ func failed[R any](found []outcome[R], items []item, err error) []outcome[R] {
 }
 
 func notSentAfter(err error) error {
-	after := *err.(*Error)
+	after := *failureOf(err)
 	after.Message = "not sent, because an earlier request of this call failed: " + after.Message
 	return &after
 }

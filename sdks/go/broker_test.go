@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -21,6 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -65,6 +65,7 @@ type broker struct {
 }
 
 func startBroker(t *testing.T, options ...grpc.ServerOption) *broker {
+	t.Helper()
 	return startBrokerAt(t, "127.0.0.1:0", frames(), options...)
 }
 
@@ -93,6 +94,7 @@ func startBrokerAt(
 	b.server = grpc.NewServer(options...)
 	filapb.RegisterFilaServiceServer(b.server, filapb.UnimplementedFilaServiceServer{})
 	filapb.RegisterFilaAdminServer(b.server, filapb.UnimplementedFilaAdminServer{})
+	grpc_health_v1.RegisterHealthServer(b.server, grpc_health_v1.UnimplementedHealthServer{})
 	go func() { _ = b.server.Serve(listener) }()
 	t.Cleanup(b.stop)
 	return b
@@ -410,7 +412,7 @@ func (b *broker) scriptArrivals(found ...*filapb.ConsumeResponse) func(*fila.Cli
 
 func newClient(t *testing.T, target string, options ...fila.ClientOption) *fila.Client {
 	t.Helper()
-	quiet := fila.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	quiet := fila.WithLogger(slog.New(slog.DiscardHandler))
 	options = append([]fila.ClientOption{fila.WithTimeout(patience), quiet}, options...)
 	client, err := fila.NewClient(target, options...)
 	if err != nil {
@@ -427,6 +429,7 @@ type expiring struct {
 }
 
 func newExpiring(t *testing.T) *expiring {
+	t.Helper()
 	return &expiring{Context: t.Context(), expired: make(chan struct{})}
 }
 
@@ -473,9 +476,7 @@ func wantKind(t *testing.T, err, kind error) *fila.Error {
 	if !errors.As(err, &failure) {
 		t.Fatalf("want %q, got %v", kind, err)
 	}
-	if failure.Kind != kind {
-		t.Fatalf("want %q, got %q: %v", kind, failure.Kind, err)
-	}
+	equal(t, "kind of "+err.Error(), failure.Kind, kind)
 	return failure
 }
 

@@ -130,7 +130,7 @@ func (c *Client) EnqueueMany(
 			err = what.encode()
 		}
 		if err != nil {
-			failure := *err.(*Error)
+			failure := *failureOf(err)
 			failure.Message = fmt.Sprintf("message %d: %s", i, failure.Message)
 			return nil, &failure
 		}
@@ -277,8 +277,35 @@ func (c *Client) nackAll(
 	})
 }
 
+// ExtendResult is what became of one lease: when it ends, or the error that kept it from being
+// extended.
+type ExtendResult struct {
+	LeaseExpiresAt time.Time
+	// Err is nil or an *Error.
+	Err error
+}
+
+// ExtendMany makes the leases of many messages last that long from now; one result per message, in
+// order. 0 takes the queue's visibility timeout. An error beside them means that nothing was sent.
+func (c *Client) ExtendMany(
+	ctx context.Context, messages []*ConsumeMessage, lease time.Duration,
+) ([]ExtendResult, error) {
+	found, err := ofMany(ctx, c, extendMany, messages, func(m *ConsumeMessage) (item, error) {
+		return extendItem(m.subject(), m.LeaseToken, lease)
+	})
+	results := make([]ExtendResult, len(found))
+	for i, each := range found {
+		results[i] = ExtendResult{each.value, each.err}
+	}
+	return results, err
+}
+
 func nackMany(ctx context.Context, c *connection, items []item) []outcome[struct{}] {
 	return sendMany(ctx, c, nackBatch, items)
+}
+
+func extendMany(ctx context.Context, c *connection, items []item) []outcome[time.Time] {
+	return sendMany(ctx, c, extendBatch, items)
 }
 
 func (c *Client) settleMany(
@@ -287,6 +314,24 @@ func (c *Client) settleMany(
 	messages []*ConsumeMessage,
 	describe func(*ConsumeMessage) (item, error),
 ) ([]error, error) {
+	found, err := ofMany(ctx, c, send, messages, describe)
+	if err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(found))
+	for i, each := range found {
+		errs[i] = messages[i].settledBy(each.err)
+	}
+	return errs, nil
+}
+
+// ofMany makes one call about many messages.
+func ofMany[R any](
+	ctx context.Context, c *Client,
+	send func(context.Context, *connection, []item) []outcome[R],
+	messages []*ConsumeMessage,
+	describe func(*ConsumeMessage) (item, error),
+) ([]outcome[R], error) {
 	items := make([]item, len(messages))
 	for i, message := range messages {
 		what, err := describe(message)
@@ -303,11 +348,7 @@ func (c *Client) settleMany(
 		return nil, clientClosed(subject{})
 	}
 	defer c.promises.end(its)
-	errs := make([]error, len(items))
-	for i, found := range send(ctx, c.connection, items) {
-		errs[i] = messages[i].settledBy(found.err)
-	}
-	return errs, nil
+	return send(ctx, c.connection, items), nil
 }
 
 // submit makes one call of one item; again, while the broker is away, if that is safe: each time it

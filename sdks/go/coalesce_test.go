@@ -5,7 +5,7 @@ package fila_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -54,7 +54,7 @@ func payloads(request proto.Message) string {
 
 // waiting starts calls one after the other, so that their order is known.
 func waiting(
-	t *testing.T, client *fila.Client, ctx context.Context, payload ...string,
+	ctx context.Context, t *testing.T, client *fila.Client, payload ...string,
 ) []<-chan call {
 	t.Helper()
 	var started []<-chan call
@@ -86,7 +86,7 @@ func TestCallsThatFindNoSlotShareTheNextRequest(t *testing.T) {
 	client := newClient(t, b.target)
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
-	late := waiting(t, client, t.Context(), "a", "b", "c")
+	late := waiting(t.Context(), t, client, "a", "b", "c")
 	equal(t, "requests while both slots are taken", len(b.seenOf("EnqueueBatch")), 2)
 	close(gate)
 	for i, done := range append(early, late...) {
@@ -109,7 +109,7 @@ func TestBatchStopsAtAThousandItems(t *testing.T) {
 	early := occupy(t, b, client, gate)
 	var late []<-chan call
 	for n := range 1001 {
-		late = append(late, enqueueing(t.Context(), client, fmt.Sprint(n)))
+		late = append(late, enqueueing(t.Context(), client, strconv.Itoa(n)))
 	}
 	eventually(t, "all wait", func() bool { return fila.WaitingEnqueues(client) == 1001 })
 	close(gate)
@@ -130,7 +130,7 @@ func TestBatchStopsAtAMebibyte(t *testing.T) {
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
 	large := strings.Repeat("x", 400<<10)
-	late := waiting(t, client, t.Context(), large, large, large)
+	late := waiting(t.Context(), t, client, large, large, large)
 	close(gate)
 	for _, done := range append(early, late...) {
 		check(t, (<-done).err)
@@ -148,7 +148,7 @@ func TestItemsErrorReachesOnlyItsCaller(t *testing.T) {
 	client := newClient(t, b.target)
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
-	late := waiting(t, client, t.Context(), "good", "bad")
+	late := waiting(t.Context(), t, client, "good", "bad")
 	b.script("EnqueueBatch", func(_ context.Context, r proto.Message) (proto.Message, error) {
 		answer := &filapb.EnqueueBatchResponse{}
 		for _, message := range r.(*filapb.EnqueueBatchRequest).GetMessages() {
@@ -183,14 +183,14 @@ func TestRequestsErrorReachesEveryCallerWithItsOwnQueue(t *testing.T) {
 	var done sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
-		done.Go(func() { errs[i] = client.Ack(t.Context(), "orders", fmt.Sprint(i), "") })
+		done.Go(func() { errs[i] = client.Ack(t.Context(), "orders", strconv.Itoa(i), "") })
 	}
 	b.waitForCalls("AckBatch", 2)
 	eventually(t, "two wait", func() bool { return fila.WaitingAcks(client) == 2 })
 	close(gate)
 	done.Wait()
 	for i, err := range errs {
-		equal(t, "message", wantKind(t, err, fila.ErrMessageNotFound).MessageID, fmt.Sprint(i))
+		equal(t, "message", wantKind(t, err, fila.ErrMessageNotFound).MessageID, strconv.Itoa(i))
 	}
 	equal(t, "requests", len(b.seenOf("AckBatch")), 3)
 }
@@ -201,8 +201,8 @@ func TestCallerThatGivesUpWhileWaitingIsNotSent(t *testing.T) {
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := waiting(t, client, ctx, "gone")
-	late := waiting(t, client, t.Context(), "stays")
+	gone := waiting(ctx, t, client, "gone")
+	late := waiting(t.Context(), t, client, "stays")
 	cancel()
 	found := <-gone[0]
 	wantKind(t, found.err, fila.ErrCanceled)
@@ -222,8 +222,8 @@ func TestCallerThatGivesUpUnderWayLeavesTheOthers(t *testing.T) {
 	first, shared := make(chan struct{}), make(chan struct{})
 	early := occupy(t, b, client, first)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := waiting(t, client, ctx, "gone")
-	late := waiting(t, client, t.Context(), "stays")
+	gone := waiting(ctx, t, client, "gone")
+	late := waiting(t.Context(), t, client, "stays")
 	b.script("EnqueueBatch", held(shared, b.store))
 	close(first)
 	b.waitForCalls("EnqueueBatch", 3)
@@ -263,7 +263,7 @@ func TestEachCallerHasItsOwnDeadline(t *testing.T) {
 	gate := make(chan struct{})
 	early := occupy(t, b, client, gate)
 	ctx := newExpiring(t)
-	late := waiting(t, client, ctx, "late")
+	late := waiting(ctx, t, client, "late")
 	ctx.expire()
 	failure := wantKind(t, (<-late[0]).err, fila.ErrDeadlineExceeded)
 	if !strings.Contains(failure.Message, "was not sent") {

@@ -7,14 +7,9 @@ package fila
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +19,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -49,15 +44,14 @@ const (
 	beforeAnswer = "before the answer came; the outcome is unknown"
 )
 
-// schemes are those of gRPC's resolvers; other targets are host:port.
-var schemes = []string{"dns:", "passthrough:", "unix:", "unix-abstract:"}
-
 type connection struct {
 	settings
 
 	grpc    *grpc.ClientConn
 	service filapb.FilaServiceClient
 	admin   filapb.FilaAdminClient
+	health  grpc_health_v1.HealthClient
+	watch   *watch
 
 	// hasNoGrants is set once the broker has said that it knows no SettleGrants.
 	hasNoGrants atomic.Bool
@@ -75,21 +69,20 @@ type connection struct {
 
 // connect fails with plain errors that name the option at fault. It sends nothing yet.
 func connect(target string, chosen settings) (*connection, error) {
-	if err := checkTarget(target); err != nil {
-		return nil, err
-	}
 	if err := chosen.check(); err != nil {
 		return nil, err
 	}
-	transport := insecure.NewCredentials()
-	if chosen.tls != nil {
-		config, err := tlsConfig(*chosen.tls)
-		if err != nil {
-			return nil, err
-		}
-		transport = credentials.NewTLS(config)
+	watching := &watch{logger: chosen.logger, tell: chosen.onConnection}
+	secured, err := newTransport(chosen, watching)
+	if err != nil {
+		return nil, err
 	}
-	channel, err := grpc.NewClient(target, dialOptions(chosen, transport)...)
+	where, options, err := located(target, chosen.serverName())
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, dialOptions(chosen, secured)...)
+	channel, err := grpc.NewClient(where, append(options, chosen.dialOptions...)...)
 	if err != nil {
 		return nil, fmt.Errorf("target %q cannot be used: %w", target, err)
 	}
@@ -99,6 +92,8 @@ func connect(target string, chosen settings) (*connection, error) {
 		grpc:     channel,
 		service:  filapb.NewFilaServiceClient(channel),
 		admin:    filapb.NewFilaAdminClient(channel),
+		health:   grpc_health_v1.NewHealthClient(channel),
+		watch:    watching,
 		alive:    alive,
 		end:      end,
 	}
@@ -129,6 +124,7 @@ func dialOptions(chosen settings, transport credentials.TransportCredentials) []
 		// What is sent again is decided in this package, which knows what may be.
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultServiceConfig(chosenPolicy),
 	}
 }
 
@@ -142,6 +138,7 @@ func (c *connection) isClosed() bool { return c.alive.Err() != nil }
 // close ends calls and streams under way. The first says so before the second breaks them.
 func (c *connection) close() {
 	c.end()
+	c.watch.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), pipelineDrainTime)
 	defer cancel()
 	var draining sync.WaitGroup
@@ -161,15 +158,31 @@ func (c *connection) withDeadline(
 	return context.WithTimeout(ctx, c.timeout+extra)
 }
 
+// key is the API key to use now; empty where there is none.
+func (c *connection) key(ctx context.Context) (string, error) {
+	if c.apiKeyFunc == nil {
+		return c.apiKey, nil
+	}
+	key, err := c.apiKeyFunc(ctx)
+	if err != nil {
+		text := "the function for the api key failed: " + err.Error()
+		return "", newError(ErrUnauthenticated, codes.Unauthenticated, text, subject{}, err)
+	}
+	if err := checkAPIKey(key); err != nil {
+		return "", invalid(err.Error(), subject{})
+	}
+	return key, nil
+}
+
 // outgoing is a context whose call carries the API key and the trace, and nothing else: what the
 // application has set for calls to others is none of the broker's business.
-func (c *connection) outgoing(ctx context.Context, trace map[string]string) context.Context {
+func outgoing(ctx context.Context, key string, trace map[string]string) context.Context {
 	md := make(metadata.MD, 1+len(trace))
-	if c.hasAPIKey {
-		md.Set("authorization", "Bearer "+c.apiKey)
+	if key != "" {
+		md.Set("authorization", "Bearer "+key)
 	}
-	for key, value := range trace {
-		md.Set(key, value)
+	for name, value := range trace {
+		md.Set(name, value)
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
@@ -188,10 +201,14 @@ func call[Q, A proto.Message](
 	if err := ctx.Err(); err != nil {
 		return none, ended(ctx, beforeSent, subject{})
 	}
-	var trailer metadata.MD
-	answer, err := send(c.outgoing(ctx, trace), request, grpc.Trailer(&trailer))
+	key, err := c.key(ctx)
 	if err != nil {
-		return none, c.failure(ctx, err, trailer, request)
+		return none, err
+	}
+	var trailer metadata.MD
+	answer, err := send(outgoing(ctx, key, trace), request, grpc.Trailer(&trailer))
+	if err != nil {
+		return none, c.failure(ctx, key, err, trailer, request)
 	}
 	return answer, nil
 }
@@ -227,10 +244,10 @@ func repeatedly[Q, A proto.Message](
 	return answer, err
 }
 
-// failure is what a failed call means. gRPC's own error is kept as its cause, unless the peer's
-// text holds the API key.
+// failure is what a call that carried this key failed with. gRPC's own error is kept as its cause,
+// unless the peer's text holds the key.
 func (c *connection) failure(
-	ctx context.Context, err error, trailer metadata.MD, request proto.Message,
+	ctx context.Context, key string, err error, trailer metadata.MD, request proto.Message,
 ) error {
 	if c.isClosed() {
 		return clientClosed(subject{})
@@ -246,8 +263,8 @@ func (c *connection) failure(
 		return ended(ctx, beforeAnswer, subject{})
 	}
 	text, cause := state.Message(), err
-	if c.hasAPIKey && strings.Contains(text, c.apiKey) {
-		text, cause = strings.ReplaceAll(text, c.apiKey, redacted), nil
+	if key != "" && strings.Contains(text, key) {
+		text, cause = strings.ReplaceAll(text, key, redacted), nil
 	}
 	reason := ""
 	if found := trailer.Get(reasonTrailer); len(found) > 0 {
@@ -298,73 +315,11 @@ func (c *connection) pause(ctx context.Context, delay time.Duration) error {
 	}
 }
 
-func checkTarget(target string) error {
-	for _, scheme := range schemes {
-		if strings.HasPrefix(target, scheme) {
-			return nil
-		}
-	}
-	// Without a port gRPC would quietly take 443, and a URL's scheme for a name to resolve.
-	at := strings.LastIndex(target, ":")
-	host, port := target[:max(at, 0)], target[at+1:]
-	number, err := strconv.ParseUint(port, 10, 16)
-	isHost := host != "" && !strings.Contains(host, "/") &&
-		(!strings.Contains(host, ":") || strings.HasPrefix(host, "["))
-	if !isHost || err != nil || number == 0 {
-		return fmt.Errorf("target %q is not host:port, for example %q", target, DefaultTarget)
-	}
-	return nil
-}
-
-func checkAPIKey(chosen settings) error {
+func checkAPIKey(key string) error {
 	isBad := func(r rune) bool { return r < '!' || r > '~' }
 	// gRPC refuses other characters too, but with a text that repeats the key.
-	if chosen.hasAPIKey && (chosen.apiKey == "" || strings.ContainsFunc(chosen.apiKey, isBad)) {
+	if key == "" || strings.ContainsFunc(key, isBad) {
 		return errors.New("api key must be printable ASCII without spaces, and not empty")
 	}
 	return nil
-}
-
-func tlsConfig(options TLSOptions) (*tls.Config, error) {
-	config := &tls.Config{ServerName: options.ServerName, MinVersion: tls.VersionTLS12}
-	if options.CAFile != "" {
-		pem, err := readFile("ca file", options.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls ca file %q holds no certificate in PEM", options.CAFile)
-		}
-	}
-	if (options.CertFile == "") != (options.KeyFile == "") {
-		return nil, errors.New("tls cert file and key file go together; give both or neither")
-	}
-	if options.CertFile == "" {
-		return config, nil
-	}
-	cert, err := readFile("cert file", options.CertFile)
-	if err != nil {
-		return nil, err
-	}
-	key, err := readFile("key file", options.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("tls cert file %q and key file %q cannot be used: %w",
-			options.CertFile, options.KeyFile, err)
-	}
-	config.Certificates = []tls.Certificate{pair}
-	return config, nil
-}
-
-func readFile(option, path string) ([]byte, error) {
-	content, err := os.ReadFile(path)
-	var failed *fs.PathError
-	if errors.As(err, &failed) {
-		return nil, fmt.Errorf("cannot read tls %s %q: %w", option, path, failed.Err)
-	}
-	return content, err
 }

@@ -208,6 +208,9 @@ func TestOptionsThatCannotBeUsedAreNamed(t *testing.T) {
 		{"localhost:0", nil, "is not host:port"},
 		{"localhost:65536", nil, "is not host:port"},
 		{"::1:5555", nil, "is not host:port"},
+		{"localhost:5555,", nil, `target "" is not host:port`},
+		{"localhost:5555,elsewhere", nil, `target "elsewhere" is not host:port`},
+		{"localhost:5555,unix:/run/fila", nil, `target "unix:/run/fila" cannot be one of several`},
 		{good, fila.WithTimeout(0), "timeout must be positive, got 0s"},
 		{good, fila.WithCloseTimeout(-1), "close timeout must not be negative, got -1ns"},
 		{good, fila.WithMaxBufferedBytes(0), "max buffered bytes must be positive, got 0"},
@@ -218,11 +221,20 @@ func TestOptionsThatCannotBeUsedAreNamed(t *testing.T) {
 			`cannot read tls ca file "nowhere": no such file or directory`},
 		{good, fila.WithTLS(fila.TLSOptions{CAFile: broken}), "holds no certificate in PEM"},
 		{good, fila.WithTLS(fila.TLSOptions{CertFile: cert("client.pem")}),
-			"cert file and key file go together"},
+			"tls cert and key go together"},
 		{good, fila.WithTLS(fila.TLSOptions{CertFile: broken, KeyFile: broken}),
 			"cannot be used"},
 		{good, fila.WithTLS(fila.TLSOptions{CertFile: cert("client.pem"), KeyFile: "nowhere"}),
 			`cannot read tls key file "nowhere"`},
+		{good, fila.WithTLS(fila.TLSOptions{Key: []byte("PEM")}), "tls cert and key go together"},
+		{good, fila.WithTLS(fila.TLSOptions{CAFile: broken, CA: []byte("PEM")}),
+			"in memory; give one"},
+		{good, fila.WithTLS(fila.TLSOptions{CA: []byte("text")}),
+			"tls ca holds no certificate in PEM"},
+		{good, fila.Both(fila.WithTLS(fila.TLSOptions{}), fila.WithTLSConfig(&tls.Config{})),
+			"tls options and a tls config exclude each other"},
+		{good, fila.Both(fila.WithAPIKey("key"), fila.WithAPIKeyFunc((&keys{}).get)),
+			"an api key and a function for it exclude each other"},
 	} {
 		var options []fila.ClientOption
 		if each.option != nil {
@@ -285,7 +297,7 @@ func TestCloseEndsCallsUnderWayAndIsHarmlessTwice(t *testing.T) {
 	gate := make(chan struct{})
 	defer close(gate)
 	early := occupy(t, b, client, gate)
-	late := waiting(t, client, t.Context(), "waits")
+	late := waiting(t.Context(), t, client, "waits")
 	b.script("GetStats", held(gate, replyWith(&filapb.GetStatsResponse{})))
 	asking := make(chan error, 1)
 	go func() {

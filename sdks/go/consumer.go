@@ -16,6 +16,7 @@ package fila
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"math/rand/v2"
@@ -73,7 +74,8 @@ type Consumer struct {
 	isStreaming bool
 	isEnding    bool
 
-	// Only the reader knows these.
+	// Only the reader knows these. key is what the stream was opened with.
+	key      string
 	stream   grpc.ServerStreamingClient[filapb.ConsumeResponse]
 	openedAt time.Time
 	attempts int
@@ -199,6 +201,23 @@ func (c *Consumer) Messages() iter.Seq[*ConsumeMessage] {
 		for {
 			message, err := c.Next(context.Background())
 			if err != nil || !yield(message) {
+				return
+			}
+		}
+	}
+}
+
+// Batches iterates over what is there, at least one message and at most so many at a time, until
+// the consumer ends; Err then says why. Nobody waits for a batch to fill. Leaving the loop keeps
+// the consumer open. It panics when most is not positive.
+func (c *Consumer) Batches(most int) iter.Seq[[]*ConsumeMessage] {
+	if most <= 0 {
+		panic(fmt.Sprintf("fila: batches of at most %d messages; give a positive number", most))
+	}
+	return func(yield func([]*ConsumeMessage) bool) {
+		for {
+			messages, err := c.next(context.Background(), most)
+			if err != nil || !yield(messages) {
 				return
 			}
 		}
@@ -375,18 +394,21 @@ func (c *Consumer) receive() (*filapb.ConsumeResponse, error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return frame, err
 	}
-	return nil, c.connection.failure(c.ctx, err, c.stream.Trailer(), c.request)
+	return nil, c.connection.failure(c.ctx, c.key, err, c.stream.Trailer(), c.request)
 }
 
-func (c *Consumer) open() error {
+func (c *Consumer) open() (err error) {
 	c.openedAt = time.Now()
+	if c.key, err = c.connection.key(c.ctx); err != nil {
+		return err
+	}
 	// A first attempt says soon, and in the log, that nobody is there. Later ones wait for the
 	// connection, which knows when it is worth trying again.
 	ready := grpc.WaitForReady(c.attempts > 0)
-	ctx := c.connection.outgoing(c.ctx, traceOf(c.ctx))
+	ctx := outgoing(c.ctx, c.key, traceOf(c.ctx))
 	stream, err := c.connection.service.Consume(ctx, c.request, ready)
 	if err != nil {
-		return c.connection.failure(c.ctx, err, nil, c.request)
+		return c.connection.failure(c.ctx, c.key, err, nil, c.request)
 	}
 	c.stream = stream
 	c.setStreaming(true)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,7 @@ func TestConsumerIsSharedByGoroutines(t *testing.T) {
 	client := newClient(t, b.target)
 	var ids []string
 	for n := range 200 {
-		ids = append(ids, fmt.Sprint(n))
+		ids = append(ids, strconv.Itoa(n))
 	}
 	b.scriptConsume(frames(frame(ids[:100]...), frame(ids[100:]...)))
 	consumer := consume(t, client)
@@ -464,4 +465,35 @@ func (b *safeBuffer) String() string {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	return b.text.String()
+}
+
+func TestBatchesAreOfWhatIsThere(t *testing.T) {
+	b := startBroker(t)
+	arrive := b.scriptArrivals(frame("a", "b", "c", "d"), frame("e"))
+	client := newClient(t, b.target)
+	consumer := consume(t, client)
+	arrive(client)
+	var sizes []int
+	for messages := range consumer.Batches(3) {
+		for _, message := range messages {
+			if len(sizes) == 0 {
+				equal(t, "the first one", message.ID, "a")
+			}
+			sizes = append(sizes, len(messages))
+		}
+		if len(sizes) == 5 {
+			break
+		}
+	}
+	equal(t, "sizes of the batches of each message", fmt.Sprint(sizes), "[3 3 3 2 2]")
+	check(t, consumer.Err())
+	check(t, consumer.Close())
+	for range consumer.Batches(1) {
+		t.Fatal("a closed consumer gave a batch")
+	}
+	defer func() {
+		equal(t, "panic", fmt.Sprint(recover()),
+			"fila: batches of at most 0 messages; give a positive number")
+	}()
+	consumer.Batches(0)
 }

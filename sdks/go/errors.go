@@ -14,6 +14,7 @@ package fila
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc/codes"
 )
@@ -81,29 +82,29 @@ var (
 	}
 	ErrQueueAlreadyExists  error = &kind{text: "the queue exists already"}
 	ErrInvalidArgument     error = kindInvalidArgument
-	ErrInvalidScript       error = narrower(kindInvalidArgument, "the Lua source is no hook")
-	ErrNotADeadLetterQueue error = narrower(
+	ErrInvalidScript             = narrower(kindInvalidArgument, "the Lua source is no hook")
+	ErrNotADeadLetterQueue       = narrower(
 		kindInvalidArgument, "the queue is not a dead-letter queue",
 	)
 	ErrParentQueueNotFound error = &kind{
 		text: "the queue that the dead letters came from no longer exists",
 	}
-	ErrMessageTooLarge error = narrower(
+	ErrMessageTooLarge = narrower(
 		kindInvalidArgument, "payload, headers or request exceed a limit",
 	)
-	ErrOverloaded error = narrower(
+	ErrOverloaded = narrower(
 		kindExhausted, "the broker has more work waiting than it accepts",
 	)
-	ErrQueueFull error = narrower(
+	ErrQueueFull = narrower(
 		kindExhausted, "the queue holds as many messages as it may",
 	)
-	ErrDiskFull     error = narrower(kindExhausted, "the broker's data volume is nearly full")
-	ErrShuttingDown error = narrower(
+	ErrDiskFull     = narrower(kindExhausted, "the broker's data volume is nearly full")
+	ErrShuttingDown = narrower(
 		kindUnavailable, "the broker is going away; nothing was done",
 	)
 	ErrUnauthenticated  error = &kind{text: "no API key, or not a valid one"}
 	ErrPermissionDenied error = &kind{text: "the API key may not do this"}
-	ErrStorageFailed    error = narrower(
+	ErrStorageFailed          = narrower(
 		kindInternal, "the broker's store failed; the outcome is unknown",
 	)
 	ErrHookFailed error = &kind{
@@ -215,7 +216,8 @@ func itemError(reason, text string, about subject) error {
 }
 
 func newError(found error, code codes.Code, text string, about subject, cause error) *Error {
-	sentinel := found.(*kind)
+	var sentinel *kind
+	errors.As(found, &sentinel) // All kinds are of this type.
 	if text == "" {
 		text = sentinel.text
 	}
@@ -239,10 +241,17 @@ func clientClosed(about subject) error {
 	return newError(ErrClientClosed, codes.Canceled, "", about, nil)
 }
 
+// failureOf is an error as what it is: nothing else is ever made here.
+func failureOf(err error) *Error {
+	var failure *Error
+	errors.As(err, &failure)
+	return failure
+}
+
 // named is the error of a request as the error of one thing that the request was about.
 func named(err error, about subject) error {
-	failure := err.(*Error) // Nothing else is ever made here.
-	if failure.Kind == ErrClientClosed {
+	failure := failureOf(err)
+	if errors.Is(failure.Kind, ErrClientClosed) {
 		return clientClosed(about)
 	}
 	return statusError(failure.Code, failure.Reason, failure.Message, about, failure.cause)

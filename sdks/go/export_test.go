@@ -2,7 +2,11 @@
 
 package fila
 
-import "time"
+import (
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+)
 
 // SetStallTime shortens what takes half a minute.
 func SetStallTime(c *Client, stall time.Duration) {
@@ -34,3 +38,25 @@ func (c *coalescer[R]) waitingCount() int {
 	defer c.lock.Unlock()
 	return c.waiting.Len()
 }
+
+// UnderWay is how many enqueues a stream has that were not answered.
+func UnderWay(c *Client) int {
+	p := c.connection.enqueues
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.open == nil {
+		return 0
+	}
+	return len(p.open.slots)
+}
+
+// Both is two options as one, for tables that have one.
+func Both(first, second ClientOption) ClientOption {
+	return func(s *settings) {
+		first(s)
+		second(s)
+	}
+}
+
+// IsIdle is true before the first use of a connection, and after gRPC let go of it.
+func IsIdle(c *Client) bool { return c.connection.grpc.GetState() == connectivity.Idle }

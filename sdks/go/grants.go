@@ -193,14 +193,15 @@ func ackFrames(
 			}
 		}
 	}
-	return found, ackOpen(items, isOpen, found, ack)
+	ackOpen(items, isOpen, found, ack)
+	return found, nil
 }
 
 // ackOpen acks the items that are open, and fills in what became of them.
 func ackOpen(
 	items []item, isOpen []bool, found []outcome[struct{}],
 	ack func([]item) ([]outcome[struct{}], error),
-) error {
+) {
 	var rest []item
 	var places []int
 	for at, each := range items {
@@ -209,7 +210,7 @@ func ackOpen(
 		}
 	}
 	if len(rest) == 0 {
-		return nil
+		return
 	}
 	answers, err := ack(rest)
 	if err != nil { // Frames were settled before: it is that of the others alone.
@@ -218,7 +219,6 @@ func ackOpen(
 	for i, at := range places {
 		found[at] = answers[i]
 	}
-	return nil
 }
 
 // wholeFrames is where the items are that make up whole frames, frame by frame.

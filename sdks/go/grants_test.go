@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -113,7 +114,7 @@ func TestWhatIsNotWholeIsAckedOneByOne(t *testing.T) {
 	client := newClient(t, b.target)
 	frames := receiveFrames(t, client, 3)
 	twice := frames[2][0]
-	batch := append(frames[0][:2], frames[1][0], twice, twice)
+	batch := slices.Concat(frames[0][:2], frames[1], []*fila.ConsumeMessage{twice, twice})
 	if errs, err := client.AckMany(t.Context(), batch); err != nil || errors.Join(errs...) != nil {
 		t.Fatal(err, errs)
 	}

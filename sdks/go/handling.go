@@ -154,13 +154,7 @@ func (w *Worker) call(ctx context.Context, messages []*ConsumeMessage) (err erro
 
 // guard runs what is not ours and must not harm the worker.
 func (w *Worker) guard(what string, run func()) {
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			w.client.connection.logger.Error(what+" panicked", "queue", w.queue,
-				"error", fmt.Sprint(panicked), "stack", string(debug.Stack()))
-		}
-	}()
-	run()
+	guard(w.client.connection.logger, what, run, "queue", w.queue)
 }
 
 // decide is true for the first who asks.

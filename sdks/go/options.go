@@ -7,10 +7,15 @@ package fila
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 const (
@@ -34,18 +39,6 @@ const (
 	doublingsMax = 30
 )
 
-// TLSOptions encrypts the connection; with a certificate and its key the client proves itself too
-// (mTLS). Files are PEM and are read by NewClient.
-type TLSOptions struct {
-	// CAFile holds the certificates to trust; empty trusts the system's roots.
-	CAFile string
-	// CertFile and KeyFile are the client's own; both or neither.
-	CertFile string
-	KeyFile  string
-	// ServerName is the name to expect in the broker's certificate if it is not the target's host.
-	ServerName string
-}
-
 // Backoff says how long to wait between attempts. The ceiling starts at Initial and doubles up to
 // Maximum; each wait is a random part of it, so that the clients of a broker that restarts do not
 // all come back in the same instant.
@@ -62,8 +55,12 @@ func (b Backoff) delay(attempt int, chance float64) time.Duration {
 
 type settings struct {
 	tls             *TLSOptions
+	tlsConfig       *tls.Config
+	dialOptions     []grpc.DialOption
 	apiKey          string
 	hasAPIKey       bool
+	apiKeyFunc      func(context.Context) (string, error)
+	onConnection    func(ConnectionEvent)
 	timeout         time.Duration
 	messageBytesMax int
 	backoff         Backoff
@@ -85,6 +82,17 @@ func defaultSettings() settings {
 	}
 }
 
+// serverName is what to expect in the broker's certificate; empty for the target's host.
+func (s settings) serverName() string {
+	switch {
+	case s.tls != nil:
+		return s.tls.ServerName
+	case s.tlsConfig != nil:
+		return s.tlsConfig.ServerName
+	}
+	return ""
+}
+
 func (s settings) check() error {
 	if s.timeout <= 0 {
 		return fmt.Errorf("timeout must be positive, got %v", s.timeout)
@@ -102,20 +110,57 @@ func (s settings) check() error {
 		return fmt.Errorf("backoff needs 0 < Initial <= Maximum, got %v and %v",
 			s.backoff.Initial, s.backoff.Maximum)
 	}
-	return checkAPIKey(s)
+	if s.tls != nil && s.tlsConfig != nil {
+		return errors.New("tls options and a tls config exclude each other")
+	}
+	if s.hasAPIKey && s.apiKeyFunc != nil {
+		return errors.New("an api key and a function for it exclude each other")
+	}
+	if s.hasAPIKey {
+		return checkAPIKey(s.apiKey)
+	}
+	return nil
 }
 
 // ClientOption is a choice about a client, for NewClient.
 type ClientOption func(*settings)
 
 // WithTLS encrypts the connection.
-func WithTLS(tls TLSOptions) ClientOption {
-	return func(s *settings) { s.tls = &tls }
+func WithTLS(options TLSOptions) ClientOption {
+	return func(s *settings) { s.tls = &options }
+}
+
+// WithTLSConfig encrypts the connection as the configuration says, for what TLSOptions cannot. It
+// is copied; its own functions, such as GetClientCertificate, are asked for every connection.
+func WithTLSConfig(config *tls.Config) ClientOption {
+	return func(s *settings) { s.tlsConfig = config }
+}
+
+// WithDialOptions passes options on to gRPC, interceptors above all: grpc.WithChainUnaryInterceptor
+// and grpc.WithChainStreamInterceptor. They come after this package's own, so theirs is the last
+// word. Batches travel through the stream Pipeline, so it is the stream's interceptor that sees
+// them. Transport credentials among them take the place of WithTLS, and WithOnConnection hears
+// nothing then.
+func WithDialOptions(options ...grpc.DialOption) ClientOption {
+	return func(s *settings) { s.dialOptions = append(s.dialOptions, options...) }
 }
 
 // WithAPIKey sends the key with every call. It never appears in an error.
 func WithAPIKey(key string) ClientOption {
 	return func(s *settings) { s.apiKey, s.hasAPIKey = key, true }
+}
+
+// WithAPIKeyFunc has the function give the key, for each call and each stream that is opened; so it
+// must be quick, and keep what is slow to get. What it fails with fails the call, as
+// ErrUnauthenticated with that error in its chain. Many goroutines call it at once.
+func WithAPIKeyFunc(key func(context.Context) (string, error)) ClientOption {
+	return func(s *settings) { s.apiKeyFunc = key }
+}
+
+// WithOnConnection has a function called when the connection was made, was lost or cannot be made:
+// once for each change, one after the other. A client that was not used has none.
+func WithOnConnection(tell func(ConnectionEvent)) ClientOption {
+	return func(s *settings) { s.onConnection = tell }
 }
 
 // WithTimeout sets the deadline of unary calls whose context has none.
@@ -148,8 +193,8 @@ func WithCloseTimeout(timeout time.Duration) ClientOption {
 	return func(s *settings) { s.closeTimeout = timeout }
 }
 
-// WithLogger sets where lost consume streams, and what goes wrong in workers, are reported;
-// slog.Default() unless set.
+// WithLogger sets where lost connections and consume streams, and what goes wrong in workers, are
+// reported; slog.Default() unless set.
 func WithLogger(logger *slog.Logger) ClientOption {
 	return func(s *settings) { s.logger = logger }
 }
@@ -280,8 +325,8 @@ func WithRetryAfter(delay time.Duration) NackOption {
 	return func(s *nackSettings) { s.retryAfter, s.hasRetryAfter = delay, true }
 }
 
-// WithThrottledKey, beside WithRetryAfter, lets nothing with this throttle key through, for
-// anybody, until then.
+// WithThrottledKey lets nothing with this throttle key through, for anybody, until the time that
+// WithRetryAfter beside it says.
 func WithThrottledKey(key string) NackOption {
 	return func(s *nackSettings) { s.throttleKey = key }
 }

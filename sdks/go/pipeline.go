@@ -11,8 +11,8 @@
 //
 // A caller keeps its own deadline: it leaves, and its answer is dropped when it comes. A stream
 // that breaks fails what was written to it, which may have been done; what was not written goes to
-// the next stream. Where answers stop coming, callers go to another stream, and the stuck one ends
-// with its last caller.
+// the next stream. Where answers stop coming, or the API key is another one, callers go to another
+// stream, and the old one ends with its last caller.
 
 package fila
 
@@ -57,8 +57,10 @@ type pipeline struct {
 // pipe is one stream.
 type pipe struct {
 	pipeline *pipeline
-	cancel   context.CancelFunc
-	isOpen   atomic.Bool
+	// key is the API key that it was opened with.
+	key    string
+	cancel context.CancelFunc
+	isOpen atomic.Bool
 
 	// slots has an entry for each request until it is answered, requests what is not written yet.
 	slots    chan struct{}
@@ -80,6 +82,8 @@ type pipe struct {
 	callers int
 	isLost  bool
 	isOver  bool
+	// isRefused says that it ended before anything was answered, and not because it was lost.
+	isRefused bool
 	// movedAt is when an answer came last, or when there began to be one to wait for.
 	movedAt     time.Time
 	hasAnswered bool
@@ -99,6 +103,8 @@ type passage struct {
 type passed struct {
 	answer *filapb.PipelineResponse
 	err    error
+	// key is that of the stream which gave the answer.
+	key string
 	// isUnsent says that the broker cannot have seen the request, isUnknown that it knows no
 	// pipelines and has done nothing.
 	isUnsent  bool
@@ -143,14 +149,14 @@ func carry[Q, A proto.Message](
 		return none, found.err
 	}
 	if refused := found.answer.GetError(); refused != nil {
-		return none, c.refusal(ctx, refused, request)
+		return none, c.refusal(ctx, found.key, refused, request)
 	}
 	return read(found.answer), nil
 }
 
 // refusal is what the call would have failed with.
 func (c *connection) refusal(
-	ctx context.Context, refused *filapb.ItemError, request proto.Message,
+	ctx context.Context, key string, refused *filapb.ItemError, request proto.Message,
 ) error {
 	reason := reasonName(refused)
 	known, isKnown := reasons[reason]
@@ -158,7 +164,7 @@ func (c *connection) refusal(
 		known.code = codes.Internal
 	}
 	err := status.Error(known.code, refused.GetMessage())
-	return c.failure(ctx, err, metadata.Pairs(reasonTrailer, reason), request)
+	return c.failure(ctx, key, err, metadata.Pairs(reasonTrailer, reason), request)
 }
 
 // pass sends a request through the stream that is open now, and waits for its answer.
@@ -166,7 +172,11 @@ func (p *pipeline) pass(
 	ctx context.Context, request *filapb.PipelineRequest,
 	isOwn func(*filapb.PipelineResponse) bool,
 ) passed {
-	on := p.current()
+	key, err := p.connection.key(ctx)
+	if err != nil {
+		return passed{err: err}
+	}
+	on := p.current(key)
 	if on == nil {
 		return passed{err: clientClosed(subject{})}
 	}
@@ -174,7 +184,7 @@ func (p *pipeline) pass(
 	select {
 	case on.slots <- struct{}{}:
 	case <-on.lost:
-		return unsent()
+		return on.turnedAway()
 	case <-ctx.Done():
 		on.leaveIfStalled()
 		return passed{err: ended(ctx, inLine, subject{})}
@@ -183,7 +193,7 @@ func (p *pipeline) pass(
 	}
 	mine := &passage{request: request, isOwn: isOwn, done: make(chan passed, 1)}
 	if !on.begin(mine) {
-		return unsent()
+		return on.turnedAway()
 	}
 	select {
 	case found := <-mine.done:
@@ -196,20 +206,33 @@ func (p *pipeline) pass(
 	}
 }
 
-func unsent() passed {
+// turnedAway is the outcome of a request that came too late for the stream. The next stream takes
+// it, but not if nothing was ever answered here: then the end was about everybody.
+func (s *pipe) turnedAway() passed {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.isRefused {
+		return passed{err: s.err, isUnknown: errors.Is(s.err, ErrUnimplemented)}
+	}
 	text := "the stream was lost before the request was sent"
 	err := newError(ErrUnavailable, codes.Unavailable, text, subject{}, nil)
 	return passed{err: err, isUnsent: true}
 }
 
-// current is the stream to use, opened if need be; nil once the client is closed.
-func (p *pipeline) current() *pipe {
+// current is the stream to use with a key, opened if need be; nil once the client is closed.
+func (p *pipeline) current(key string) *pipe {
 	p.lock.Lock()
+	old := p.open
+	if old != nil && old.key != key && !p.isClosed {
+		p.open = nil
+		defer old.retire() // It takes the stream's lock, which comes before this one.
+	}
 	defer p.lock.Unlock()
 	if p.open == nil && !p.isClosed {
 		ctx, cancel := context.WithCancel(context.Background())
 		p.open = &pipe{
 			pipeline: p,
+			key:      key,
 			cancel:   cancel,
 			slots:    make(chan struct{}, pipelineRequestsMax),
 			requests: make(chan *passage, pipelineRequestsMax),
@@ -253,11 +276,11 @@ func (p *pipeline) close(ctx context.Context) {
 }
 
 // begin hands a request to the writer. The caller has a slot, so there is room for it. False when
-// the stream is over.
+// the stream takes no more.
 func (s *pipe) begin(mine *passage) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if s.isOver {
+	if s.isOver || s.isLost {
 		return false
 	}
 	if len(s.pending)+len(s.requests) == 0 {
@@ -287,11 +310,23 @@ func (s *pipe) leaveIfStalled() {
 	s.lookLocked()
 }
 
+// retire has no more requests begin here.
+func (s *pipe) retire() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.loseLocked()
+	s.endIfAloneLocked()
+}
+
 // lookLocked gives the pipe up if its answers have stopped, and ends it if nobody is left on it.
 func (s *pipe) lookLocked() {
 	if !s.isLost && time.Since(s.movedAt) > s.pipeline.stallTime {
 		s.loseLocked()
 	}
+	s.endIfAloneLocked()
+}
+
+func (s *pipe) endIfAloneLocked() {
 	if s.isLost && s.callers == 0 {
 		s.cancel()
 	}
@@ -309,9 +344,9 @@ func (s *pipe) loseLocked() {
 func (s *pipe) run(ctx context.Context) {
 	defer s.cancel()
 	c := s.pipeline.connection
-	stream, err := c.service.Pipeline(c.outgoing(ctx, nil))
+	stream, err := c.service.Pipeline(outgoing(ctx, s.key, nil))
 	if err != nil {
-		s.err = c.failure(context.Background(), err, nil, &filapb.PipelineRequest{})
+		s.err = c.failure(context.Background(), s.key, err, nil, &filapb.PipelineRequest{})
 		close(s.broken)
 		s.finish(nil)
 		return
@@ -362,15 +397,20 @@ func (s *pipe) isWanted(next *passage) bool {
 func (s *pipe) finish(unwritten *passage) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	s.isRefused = !s.isLost && !s.hasAnswered
 	s.loseLocked()
 	s.isOver = true
 	isUnknown := !s.hasAnswered && errors.Is(s.err, ErrUnimplemented)
 	for _, each := range s.pending {
-		each.done <- passed{nil, s.err, s.hasAnswered && each == unwritten, isUnknown}
+		each.done <- passed{
+			err: s.err, isUnsent: s.hasAnswered && each == unwritten, isUnknown: isUnknown,
+		}
 	}
 	s.pending = nil
 	for len(s.requests) > 0 {
-		(<-s.requests).done <- passed{nil, s.err, s.hasAnswered, isUnknown}
+		(<-s.requests).done <- passed{
+			err: s.err, isUnsent: s.hasAnswered, isUnknown: isUnknown,
+		}
 	}
 	close(s.done)
 }
@@ -388,7 +428,7 @@ func (s *pipe) read(stream filapb.FilaService_PipelineClient) {
 			return
 		case err != nil:
 			s.err = c.failure(
-				context.Background(), err, stream.Trailer(), &filapb.PipelineRequest{},
+				context.Background(), s.key, err, stream.Trailer(), &filapb.PipelineRequest{},
 			)
 			return
 		case !s.answered(answer):
@@ -413,10 +453,8 @@ func (s *pipe) answered(answer *filapb.PipelineResponse) bool {
 	<-s.slots
 	if !oldest.isGone {
 		s.callers--
-		oldest.done <- passed{answer: answer}
+		oldest.done <- passed{answer: answer, key: s.key}
 	}
-	if s.isLost && s.callers == 0 {
-		s.cancel()
-	}
+	s.endIfAloneLocked()
 	return true
 }

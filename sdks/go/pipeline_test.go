@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +31,18 @@ func takenFrom(stream grpc.ServerStream) (*filapb.PipelineRequest, error) {
 	return request, stream.RecvMsg(request)
 }
 
+// requests are those of a pipeline until it ends.
+func requests(stream grpc.ServerStream) iter.Seq[*filapb.PipelineRequest] {
+	return func(yield func(*filapb.PipelineRequest) bool) {
+		for {
+			request, err := takenFrom(stream)
+			if err != nil || !yield(request) {
+				return
+			}
+		}
+	}
+}
+
 func firstPayload(request *filapb.PipelineRequest) string {
 	return string(request.GetEnqueue().GetMessages()[0].GetPayload())
 }
@@ -41,15 +55,12 @@ func stored(request *filapb.PipelineRequest) *filapb.PipelineResponse {
 
 // echo answers requests until the stream ends.
 func echo(stream grpc.ServerStream) error {
-	for {
-		request, err := takenFrom(stream)
-		if err != nil {
-			return nil
-		}
+	for request := range requests(stream) {
 		if err := stream.SendMsg(stored(request)); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 func enqueue(t *testing.T, client *fila.Client, payload string) {
@@ -250,7 +261,7 @@ func TestABrokerWithoutPipelinesIsAskedOnce(t *testing.T) {
 	client := newClient(t, b.target)
 	var calls []<-chan call
 	for n := range 20 {
-		calls = append(calls, enqueueing(t.Context(), client, fmt.Sprint(n)))
+		calls = append(calls, enqueueing(t.Context(), client, strconv.Itoa(n)))
 	}
 	for _, each := range calls {
 		check(t, (<-each).err)
@@ -324,14 +335,11 @@ func TestWhatWasNotWrittenIsNotSentLater(t *testing.T) {
 	var seen atomic.Int32
 	b.scriptPipelines(func(stream grpc.ServerStream) error {
 		<-gate
-		for {
-			request, err := takenFrom(stream)
-			if err != nil {
-				return nil
-			}
+		for request := range requests(stream) {
 			seen.Add(1)
 			check(t, stream.SendMsg(stored(request)))
 		}
+		return nil
 	})
 	client := newClient(t, b.target)
 	// More than flow control lets through while nobody reads.
@@ -422,7 +430,10 @@ func TestManyCallersGetTheirOwnAnswers(t *testing.T) {
 	b.script("EnqueueBatch", func(ctx context.Context, r proto.Message) (proto.Message, error) {
 		now := underWay.Add(1)
 		defer underWay.Add(-1)
-		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		for old := most.Load(); now > old; old = most.Load() {
+			if most.CompareAndSwap(old, now) {
+				break
+			}
 		}
 		return b.store(ctx, r)
 	})

@@ -23,12 +23,12 @@ var quick = fila.WithBackoff(fila.Backoff{
 	Initial: time.Millisecond, Maximum: 10 * time.Millisecond,
 })
 
-// failing refuses the first calls, and then answers like another script.
-func failing(times int32, code codes.Code, then script) script {
+// failing is away at the first calls, and then answers like another script.
+func failing(times int32, then script) script {
 	var count atomic.Int32
 	return func(ctx context.Context, request proto.Message) (proto.Message, error) {
 		if count.Add(1) <= times {
-			return refuse(code, "away", "")(ctx, request)
+			return refuse(codes.Unavailable, "away", "")(ctx, request)
 		}
 		return then(ctx, request)
 	}
@@ -94,12 +94,12 @@ func TestEnqueueWithoutAKeyIsSentOnce(t *testing.T) {
 func TestEnqueueWithAKeyIsSentAgain(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target, quick)
-	b.script("EnqueueBatch", failing(3, codes.Unavailable, b.store))
+	b.script("EnqueueBatch", failing(3, b.store))
 	id, err := client.Enqueue(t.Context(), "orders", nil, []byte("x"), fila.WithIdempotencyKey("k"))
 	check(t, err)
 	equal(t, "id", id, "x#1")
 	equal(t, "requests", len(b.seenOf("EnqueueBatch")), 4)
-	b.script("EnqueueBatch", failing(2, codes.Unavailable, b.store))
+	b.script("EnqueueBatch", failing(2, b.store))
 	results, err := client.EnqueueMany(t.Context(), []fila.EnqueueMessage{
 		{Queue: "orders", IdempotencyKey: "a"}, {Queue: "orders", IdempotencyKey: "b"},
 	})
@@ -134,7 +134,7 @@ func TestRetriesEndBeforeTheDeadlineWithTheReason(t *testing.T) {
 }
 
 // pausing starts a call that pauses for long before its second attempt.
-func pausing(t *testing.T, ctx context.Context, b *broker) (*fila.Client, <-chan error) {
+func pausing(ctx context.Context, t *testing.T, b *broker) (*fila.Client, <-chan error) {
 	t.Helper()
 	client := newClient(t, b.target, fila.WithTimeout(24*time.Hour),
 		fila.WithBackoff(fila.Backoff{Initial: time.Hour, Maximum: time.Hour}))
@@ -150,13 +150,13 @@ func pausing(t *testing.T, ctx context.Context, b *broker) (*fila.Client, <-chan
 
 func TestPauseBeforeARetryEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	_, done := pausing(t, ctx, startBroker(t))
+	_, done := pausing(ctx, t, startBroker(t))
 	cancel()
 	wantKind(t, <-done, fila.ErrCanceled)
 }
 
 func TestPauseBeforeARetryEndsWithTheClient(t *testing.T) {
-	client, done := pausing(t, t.Context(), startBroker(t))
+	client, done := pausing(t.Context(), t, startBroker(t))
 	check(t, client.Close())
 	wantKind(t, <-done, fila.ErrClientClosed)
 }
@@ -164,11 +164,11 @@ func TestPauseBeforeARetryEndsWithTheClient(t *testing.T) {
 func TestReadsAndConfigAreSentAgainAndChangesAreNot(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target, quick)
-	b.script("GetStats", failing(2, codes.Unavailable, replyWith(&filapb.GetStatsResponse{})))
-	b.script("SetConfig", failing(2, codes.Unavailable, replyWith(&filapb.SetConfigResponse{})))
-	b.script("Receive", failing(2, codes.Unavailable, replyWith(&filapb.ReceiveResponse{})))
-	b.script("AckBatch", failing(2, codes.Unavailable, settleAll))
-	b.script("Purge", failing(2, codes.Unavailable, replyWith(&filapb.PurgeResponse{})))
+	b.script("GetStats", failing(2, replyWith(&filapb.GetStatsResponse{})))
+	b.script("SetConfig", failing(2, replyWith(&filapb.SetConfigResponse{})))
+	b.script("Receive", failing(2, replyWith(&filapb.ReceiveResponse{})))
+	b.script("AckBatch", failing(2, settleAll))
+	b.script("Purge", failing(2, replyWith(&filapb.PurgeResponse{})))
 	_, err := client.Stats(t.Context(), "orders", 0)
 	check(t, err)
 	check(t, client.SetConfig(t.Context(), "k", "v"))

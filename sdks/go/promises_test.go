@@ -94,7 +94,7 @@ func TestFlushDoesNotAskForTheAnswer(t *testing.T) {
 	client := newClient(t, b.target, quick)
 	gate := make(chan struct{})
 	away := refuse(codes.Unavailable, "away", "")
-	b.script("AckBatch", held(gate, failing(2, codes.Unavailable, refuse(codes.Internal, "no", ""))))
+	b.script("AckBatch", held(gate, failing(2, refuse(codes.Internal, "no", ""))))
 	b.script("NackBatch", held(gate, away))
 	var calls sync.WaitGroup
 	calls.Go(func() { wantKind(t, acking.settle(client, "t"), fila.ErrInternal) })
@@ -124,7 +124,7 @@ func TestCloseLetsWhatWasPromisedBeAnswered(t *testing.T) {
 	b := startBroker(t)
 	client := newClient(t, b.target, fila.WithCloseTimeout(patience))
 	gate := make(chan struct{})
-	early := append(occupy(t, b, client, gate), waiting(t, client, t.Context(), "waits")...)
+	early := append(occupy(t, b, client, gate), waiting(t.Context(), t, client, "waits")...)
 	closing := make(chan error, 1)
 	go func() { closing <- client.Close() }()
 	eventually(t, "new calls are refused", func() bool {
@@ -170,7 +170,7 @@ func TestWhatWaitsToBeSentIsBounded(t *testing.T) {
 	calls := occupy(t, b, client, gate)
 	// What is under way counts no more.
 	large := strings.Repeat("x", 600)
-	calls = append(calls, waiting(t, client, t.Context(), large)...)
+	calls = append(calls, waiting(t.Context(), t, client, large)...)
 	ctx := newExpiring(t)
 	late := enqueueing(ctx, client, large)
 	eventually(t, "it is outside", func() bool { return fila.OutsideTheRoom(client) == 1 })
@@ -209,7 +209,7 @@ func TestWhatIsLargerThanTheRoomHasItAlone(t *testing.T) {
 	gate := make(chan struct{})
 	calls := occupy(t, b, client, gate)
 	large := strings.Repeat("x", 100)
-	calls = append(calls, waiting(t, client, t.Context(), large)...)
+	calls = append(calls, waiting(t.Context(), t, client, large)...)
 	calls = append(calls, enqueueing(t.Context(), client, large))
 	eventually(t, "it is outside", func() bool { return fila.OutsideTheRoom(client) == 1 })
 	close(gate)
@@ -226,7 +226,7 @@ func TestRoomIsGivenBackHoweverACallEnds(t *testing.T) {
 	large := strings.Repeat("x", 600)
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := waiting(t, client, ctx, large)
+		gone := waiting(ctx, t, client, large)
 		outside := enqueueing(ctx, client, large)
 		eventually(t, "it is outside", func() bool { return fila.OutsideTheRoom(client) == 1 })
 		cancel()
@@ -236,7 +236,7 @@ func TestRoomIsGivenBackHoweverACallEnds(t *testing.T) {
 		_, err := client.Enqueue(t.Context(), "orders", bad, nil)
 		wantKind(t, err, fila.ErrInvalidArgument)
 	}
-	calls = append(calls, waiting(t, client, t.Context(), large)...)
+	calls = append(calls, waiting(t.Context(), t, client, large)...)
 	close(gate)
 	for _, done := range calls {
 		check(t, (<-done).err)
@@ -249,7 +249,7 @@ func TestCloseEndsCallsThatWaitForRoom(t *testing.T) {
 	gate := make(chan struct{})
 	defer close(gate)
 	calls := occupy(t, b, client, gate)
-	calls = append(calls, waiting(t, client, t.Context(), "waits")...)
+	calls = append(calls, waiting(t.Context(), t, client, "waits")...)
 	calls = append(calls, enqueueing(t.Context(), client, "outside"))
 	eventually(t, "it is outside", func() bool { return fila.OutsideTheRoom(client) == 1 })
 	check(t, client.Close())

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 	"github.com/faiscadev/fila/sdks/go/internal/filapb"
@@ -79,11 +79,11 @@ func TestSettlementsWithATokenAreSentAgain(t *testing.T) {
 	for _, each := range []settlementOf{acking, nacking, extending} {
 		b := startBroker(t)
 		client := newClient(t, b.target, quick)
-		b.script(each.method, failing(2, codes.Unavailable, judging(none)))
+		b.script(each.method, failing(2, judging(none)))
 		check(t, each.settle(client, "token"))
 		equal(t, each.method, len(b.seenOf(each.method)), 3)
 
-		b.script(each.method, failing(2, codes.Unavailable, judging(none)))
+		b.script(each.method, failing(2, judging(none)))
 		wantKind(t, each.settle(client, ""), fila.ErrUnavailable)
 		equal(t, each.method+" without a token", len(b.seenOf(each.method)), 4)
 	}
@@ -105,7 +105,7 @@ func TestWhatARepeatFindsDoneSucceeded(t *testing.T) {
 	} {
 		b := startBroker(t)
 		client := newClient(t, b.target, quick)
-		b.script(each.what.method, failing(1, codes.Unavailable, judging(each.reason)))
+		b.script(each.what.method, failing(1, judging(each.reason)))
 		err := each.what.settle(client, "token")
 		if each.kind == nil {
 			check(t, err)
@@ -130,7 +130,7 @@ func TestFrameThatARepeatFindsAckedSucceeded(t *testing.T) {
 	b.lock.Lock()
 	refused := b.scripts["SettleGrants"]
 	b.lock.Unlock()
-	b.script("SettleGrants", failing(1, codes.Unavailable, refused))
+	b.script("SettleGrants", failing(1, refused))
 	b.script("AckBatch", judging(notFound))
 	errs, err := client.AckMany(t.Context(), frames[0])
 	check(t, errors.Join(append(errs, err)...))
@@ -147,7 +147,7 @@ func TestManyNacksThatARepeatFindsDoneSucceeded(t *testing.T) {
 	b := startBroker(t)
 	b.deliverFrames(2)
 	client := newClient(t, b.target, quick)
-	b.script("NackBatch", failing(1, codes.Unavailable, judging(expired)))
+	b.script("NackBatch", failing(1, judging(expired)))
 	errs, err := client.NackMany(t.Context(), receiveFrames(t, client, 1)[0], "why")
 	check(t, errors.Join(append(errs, err)...))
 	equal(t, "requests", len(b.seenOf("NackBatch")), 2)
@@ -163,4 +163,43 @@ func TestNackMaySayThatNobodyShouldTryAgain(t *testing.T) {
 		nack := calls[i].request.(*filapb.NackBatchRequest).GetNacks()[0]
 		equal(t, "dead letter", nack.GetDeadLetter(), want)
 	}
+}
+
+func TestManyLeasesAreExtendedByOneRequest(t *testing.T) {
+	b := startBroker(t)
+	b.deliverFrames(3)
+	end := time.Unix(1_900_000_000, 0)
+	b.script("ExtendLease", func(_ context.Context, request proto.Message) (proto.Message, error) {
+		answer := &filapb.ExtendLeaseResponse{}
+		for _, each := range request.(*filapb.ExtendLeaseRequest).GetExtensions() {
+			result := &filapb.ExtendLeaseResult{LeaseExpiresAt: timestamppb.New(end)}
+			if each.GetMessageId() == "t0-1" {
+				result = &filapb.ExtendLeaseResult{Error: &filapb.ItemError{Reason: expired}}
+			}
+			answer.Results = append(answer.Results, result)
+		}
+		return answer, nil
+	})
+	client := newClient(t, b.target)
+	messages, err := client.Receive(t.Context(), "orders", 3)
+	check(t, err)
+	results, err := client.ExtendMany(t.Context(), messages, 1500*time.Microsecond)
+	check(t, err)
+	equal(t, "requests", len(b.seenOf("ExtendLease")), 1)
+	for i, result := range results {
+		if i == 1 {
+			equal(t, "message", wantKind(t, result.Err, fila.ErrLeaseExpired).MessageID, "t0-1")
+			continue
+		}
+		check(t, result.Err)
+		equal(t, "end", result.LeaseExpiresAt.Equal(end), true)
+	}
+	sent := b.seenOf("ExtendLease")[0].request.(*filapb.ExtendLeaseRequest).GetExtensions()
+	equal(t, "milliseconds", sent[0].GetExtendMs(), 2)
+	equal(t, "token", sent[0].GetLeaseToken(), "t0")
+	_, err = client.ExtendMany(t.Context(), messages, -1)
+	wantKind(t, err, fila.ErrInvalidArgument)
+	check(t, client.Close())
+	_, err = client.ExtendMany(t.Context(), messages, 0)
+	wantKind(t, err, fila.ErrClientClosed)
 }

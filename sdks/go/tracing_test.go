@@ -40,6 +40,7 @@ func (s activeSpan) SpanContext() trace.SpanContext {
 }
 
 func traced(t *testing.T) context.Context {
+	t.Helper()
 	return trace.ContextWithSpan(t.Context(), activeSpan{isRecording: true})
 }
 
@@ -158,6 +159,7 @@ func (s *recordedSpan) SetStatus(code codes.Code, _ string) { s.status = code }
 func (s *recordedSpan) End(...trace.SpanEndOption)          { s.ended++ }
 
 func record(t *testing.T) *recorder {
+	t.Helper()
 	r := &recorder{}
 	otel.SetTracerProvider(r)
 	t.Cleanup(func() { otel.SetTracerProvider(noop.NewTracerProvider()) })

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -144,8 +145,8 @@ func (c *Client) Worker(queue string, handler Handler, options ...WorkerOption) 
 	if handler == nil {
 		return nil, invalid("handler must not be nil", subject{queue: queue})
 	}
-	for i := len(worker.chosen.middleware) - 1; i >= 0; i-- {
-		handler = worker.chosen.middleware[i](handler)
+	for _, around := range slices.Backward(worker.chosen.middleware) {
+		handler = around(handler)
 	}
 	worker.handle = func(ctx context.Context, messages []*ConsumeMessage) error {
 		return handler(ctx, messages[0])
@@ -168,8 +169,8 @@ func (c *Client) BatchWorker(
 	if handler == nil {
 		return nil, invalid("handler must not be nil", subject{queue: queue})
 	}
-	for i := len(worker.chosen.batchMiddleware) - 1; i >= 0; i-- {
-		handler = worker.chosen.batchMiddleware[i](handler)
+	for _, around := range slices.Backward(worker.chosen.batchMiddleware) {
+		handler = around(handler)
 	}
 	worker.handle = handler
 	return worker, nil
@@ -243,7 +244,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer consumer.Close()
+	defer func() { _ = consumer.Close() }() // It returns nil.
 	handling, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(w.inGrace, end)()
@@ -313,6 +314,10 @@ func (w *Worker) serve(ctx context.Context, consumer *Consumer, slots *sync.Wait
 		}
 	}()
 	for {
+		if w.isStopped() { // A handler that was cut may return before the consumer is closed.
+			hasEnded = true
+			return
+		}
 		w.count(1)
 		messages, err := consumer.next(context.Background(), int(w.chosen.batchSize))
 		if err != nil {
@@ -322,6 +327,12 @@ func (w *Worker) serve(ctx context.Context, consumer *Consumer, slots *sync.Wait
 		}
 		w.process(ctx, messages)
 	}
+}
+
+func (w *Worker) isStopped() bool {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	return w.isStopping
 }
 
 // count is told when a slot begins to wait for a message, and when that is settled.

@@ -132,7 +132,10 @@ func TestWorkerRunsSoManyHandlersAtATime(t *testing.T) {
 	worker := work(t, client, func(context.Context, *fila.ConsumeMessage) error {
 		count := now.Add(1)
 		defer now.Add(-1)
-		for old := most.Load(); count > old && !most.CompareAndSwap(old, count); old = most.Load() {
+		for old := most.Load(); count > old; old = most.Load() {
+			if most.CompareAndSwap(old, count) {
+				break
+			}
 		}
 		all.Add(1)
 		<-gate
@@ -210,7 +213,7 @@ func TestEndOfTheContextLetsHandlersFinish(t *testing.T) {
 	b.scriptConsume(frames(frame("m-1", "m-2", "m-3")))
 	client := newClient(t, b.target)
 	gate, begun := make(chan struct{}), make(chan struct{})
-	made, err := client.Worker("orders", func(ctx context.Context, m *fila.ConsumeMessage) error {
+	made, err := client.Worker("orders", func(ctx context.Context, _ *fila.ConsumeMessage) error {
 		close(begun)
 		<-gate
 		if ctx.Value(keyOfTest{}) != "kept" {

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 )
@@ -35,6 +35,7 @@ var operations = map[string]func(*driver, context.Context, *request) (object, er
 	"process": (*driver).process,
 	"cancel":  (*driver).cancel,
 
+	"next_shared": (*driver).nextShared,
 	"handled":     (*driver).handled,
 	"stop_worker": (*driver).stopWorker,
 }
@@ -73,6 +74,24 @@ var calls = map[string]func(*driver, context.Context, *fila.Client, *request) (o
 	"pause_throttle":       (*driver).pauseThrottle,
 	"resume_throttle":      (*driver).resumeThrottle,
 	"create_api_key":       (*driver).createAPIKey,
+	"nack_many":            (*driver).nackMany,
+	"extend_many":          (*driver).extendMany,
+	"enqueue_ill_formed":   (*driver).enqueueIllFormed,
+	"ensure_queue":         (*driver).ensureQueue,
+	"update_queue":         (*driver).updateQueue,
+	"peek":                 (*driver).peek,
+	"purge":                (*driver).purge,
+	"pause":                (*driver).pause,
+	"resume":               (*driver).resume,
+	"cancel_message":       (*driver).cancelMessage,
+	"explain":              (*driver).explain,
+	"delete_config":        (*driver).deleteConfig,
+	"list_config":          (*driver).listConfig,
+	"revoke_api_key":       (*driver).revokeAPIKey,
+	"list_api_keys":        (*driver).listAPIKeys,
+	"set_acl":              (*driver).setACL,
+	"get_acl":              (*driver).getACL,
+	"ping":                 (*driver).ping,
 }
 
 func (d *driver) run(ctx context.Context, r *request) (object, error) {
@@ -106,7 +125,10 @@ func (d *driver) hello(context.Context, *request) (object, error) {
 		"sdk":         "github.com/faiscadev/fila/sdks/go",
 		"sdk_version": fila.Version,
 		"language":    "go",
-		"features":    []string{"tracing", "mtls"},
+		"features": []string{
+			"tracing", "mtls", "admin", "nack_many", "around", "error_fields", "shared_consumer",
+			"ill_formed_text", "sub_millisecond",
+		},
 	}, nil
 }
 
@@ -120,7 +142,10 @@ func (d *driver) connect(_ context.Context, r *request) (object, error) {
 		options = append(options, fila.WithAPIKey(*r.APIKey))
 	}
 	if r.TLS != nil {
-		options = append(options, fila.WithTLS(fila.TLSOptions(*r.TLS)))
+		options = append(options, fila.WithTLS(fila.TLSOptions{
+			CAFile: r.TLS.CAFile, CertFile: r.TLS.CertFile, KeyFile: r.TLS.KeyFile,
+			ServerName: r.TLS.ServerName,
+		}))
 	}
 	if r.Options.TimeoutMS != nil {
 		options = append(options, fila.WithTimeout(millis(*r.Options.TimeoutMS)))
@@ -175,6 +200,34 @@ func (d *driver) enqueueMany(
 	return object{"results": results}, err
 }
 
+// enqueueIllFormed puts a text that is not UTF-8 where it is told.
+func (d *driver) enqueueIllFormed(
+	ctx context.Context, c *fila.Client, r *request,
+) (object, error) {
+	const text = "x\xffy"
+	message := fila.EnqueueMessage{Queue: r.Queue}
+	switch r.Where {
+	case "header_key":
+		message.Headers = map[string]string{text: "value"}
+	case "header_value":
+		message.Headers = map[string]string{"key": text}
+	case "fairness_key":
+		message.FairnessKey = text
+	case "idempotency_key":
+		message.IdempotencyKey = text
+	default:
+		return nil, fmt.Errorf("%q is no place for a text", r.Where)
+	}
+	_, err := c.Enqueue(ctx, message.Queue, message.Headers, nil,
+		fila.WithFairnessKey(message.FairnessKey),
+		fila.WithIdempotencyKey(message.IdempotencyKey),
+	)
+	if errors.Is(err, fila.ErrInvalidArgument) {
+		return object{"refused": true}, nil
+	}
+	return object{"refused": false}, err
+}
+
 // concurrently makes count calls, all of them started before one is awaited.
 func concurrently(count int, call func(int) error) []error {
 	errs := make([]error, count)
@@ -211,7 +264,7 @@ func (d *driver) consume(
 	if r.ExtendLeases != nil {
 		options = append(options, fila.WithLeaseExtension(*r.ExtendLeases))
 	}
-	options = append(options, fila.WithVisibilityTimeout(millis(r.VisibilityTimeoutMS)))
+	options = append(options, fila.WithVisibilityTimeout(exactly(r.VisibilityTimeoutMS)))
 	// The consumer outlives this request, and keeps its span.
 	opened, err := c.Consume(context.WithoutCancel(ctx), r.Queue, options...)
 	if err != nil {
@@ -264,6 +317,44 @@ func (d *driver) next(ctx context.Context, r *request) (object, error) {
 	return object{"messages": delivered(messages), "ended": isEnded}, nil
 }
 
+// unless is an error, or nothing where that was to be expected.
+func unless(isExpected bool, err error) error {
+	if isExpected {
+		return nil
+	}
+	return err
+}
+
+// nextShared has many goroutines take messages from one consumer, until they have enough.
+func (d *driver) nextShared(ctx context.Context, r *request) (object, error) {
+	from, err := d.consumerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	waiting, enough := context.WithTimeout(ctx, millis(r.WaitMS))
+	defer enough()
+	var count atomic.Uint64
+	taken := make([][]string, r.Readers)
+	errs := concurrently(r.Readers, func(i int) error {
+		taken[i] = []string{}
+		for waiting.Err() == nil {
+			message, err := from.Next(waiting)
+			if err != nil {
+				return unless(waiting.Err() != nil, err)
+			}
+			taken[i] = append(taken[i], message.ID)
+			d.lock.Lock()
+			from.messages[message.ID] = message
+			d.lock.Unlock()
+			if count.Add(1) >= r.Count {
+				enough()
+			}
+		}
+		return nil
+	})
+	return object{"taken": taken}, cmp.Or(errs...)
+}
+
 func (d *driver) stop(_ context.Context, r *request) (object, error) {
 	from, err := d.consumerOf(r)
 	if err != nil {
@@ -277,7 +368,7 @@ func (d *driver) receive(
 ) (object, error) {
 	messages, err := c.Receive(ctx, r.Queue, r.MaxMessages,
 		fila.WithWait(millis(r.WaitMS)),
-		fila.WithVisibilityTimeout(millis(r.VisibilityTimeoutMS)),
+		fila.WithVisibilityTimeout(exactly(r.VisibilityTimeoutMS)),
 	)
 	return object{"messages": delivered(messages)}, err
 }
@@ -302,7 +393,7 @@ func (r *request) nackOptions() []fila.NackOption {
 }
 
 func (d *driver) extend(ctx context.Context, c *fila.Client, r *request) (object, error) {
-	end, err := c.Extend(ctx, r.Queue, r.MessageID, r.LeaseToken, millis(r.MS))
+	end, err := c.Extend(ctx, r.Queue, r.MessageID, r.LeaseToken, exactly(r.MS))
 	return object{"lease_expires_at_ms": epochMS(end)}, err
 }
 
@@ -354,126 +445,10 @@ func (d *driver) settle(ctx context.Context, r *request) (object, error) {
 	case "nack":
 		return object{}, message.Nack(ctx, r.Error)
 	case "extend":
-		end, err := message.Extend(ctx, millis(r.MS))
+		end, err := message.Extend(ctx, exactly(r.MS))
 		return object{"lease_expires_at_ms": epochMS(end)}, err
 	}
 	return nil, fmt.Errorf("%q is no way to settle a message", r.How)
-}
-
-func (d *driver) createQueue(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	chosen, err := r.queueSettings()
-	if err != nil {
-		return nil, err
-	}
-	name, err := c.CreateQueue(ctx, r.Queue, chosen...)
-	return object{"dead_letter_queue": name}, err
-}
-
-func (d *driver) deleteQueue(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	var options []fila.DeleteOption
-	if r.KeepDeadLetters {
-		options = append(options, fila.WithDeadLettersKept())
-	}
-	deleted, err := c.DeleteQueue(ctx, r.Queue, options...)
-	return object{"messages": deleted.Messages, "dead_letters": deleted.DeadLetters}, err
-}
-
-func (d *driver) listQueues(
-	ctx context.Context, c *fila.Client, _ *request,
-) (object, error) {
-	rows, err := c.ListQueues(ctx)
-	queues := make([]object, len(rows))
-	for i, row := range rows {
-		queues[i] = object{
-			"name":             row.Name,
-			"depth":            row.Depth,
-			"in_flight":        row.InFlight,
-			"active_consumers": row.ActiveConsumers,
-		}
-	}
-	return object{"queues": queues}, err
-}
-
-func (d *driver) stats(ctx context.Context, c *fila.Client, r *request) (object, error) {
-	found, err := c.Stats(ctx, r.Queue, 0)
-	return object{
-		"depth":            found.Depth,
-		"in_flight":        found.InFlight,
-		"delayed":          found.Delayed,
-		"active_consumers": found.ActiveConsumers,
-	}, err
-}
-
-func (d *driver) redrive(ctx context.Context, c *fila.Client, r *request) (object, error) {
-	redriven, err := c.Redrive(ctx, r.Queue, fila.RedriveFilter{Count: r.Count})
-	return object{"redriven": redriven}, err
-}
-
-func (d *driver) setConfig(ctx context.Context, c *fila.Client, r *request) (object, error) {
-	return object{}, c.SetConfig(ctx, r.Key, r.Value)
-}
-
-func (d *driver) getConfig(ctx context.Context, c *fila.Client, r *request) (object, error) {
-	value, err := c.GetConfig(ctx, r.Key)
-	return object{"value": value}, err
-}
-
-func (d *driver) setConfigAll(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	return object{}, c.SetConfigAll(ctx, r.Entries)
-}
-
-func (d *driver) listThrottles(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	filter := fila.ThrottleFilter{Prefix: r.Prefix, IsUnset: r.Unset, Limit: r.Limit}
-	page, err := c.ListThrottles(ctx, filter)
-	throttles := make([]object, len(page.Throttles))
-	for i, row := range page.Throttles {
-		throttles[i] = object{
-			"key":               row.Key,
-			"rate_per_second":   row.RatePerSecond,
-			"burst":             row.Burst,
-			"concurrency_limit": row.ConcurrencyLimit,
-			"in_flight":         row.InFlight,
-			"waiting":           row.Waiting,
-			"pattern":           row.Pattern,
-			"unset":             row.IsUnset,
-			"paused":            row.IsPaused,
-		}
-	}
-	return object{"throttles": throttles, "total_count": page.TotalCount}, err
-}
-
-func (d *driver) pauseThrottle(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	return object{}, c.PauseThrottle(ctx, r.Key, millis(r.DurationMS))
-}
-
-func (d *driver) resumeThrottle(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	return object{}, c.ResumeThrottle(ctx, r.Key)
-}
-
-func (d *driver) createAPIKey(
-	ctx context.Context, c *fila.Client, r *request,
-) (object, error) {
-	wanted := fila.APIKeyRequest{Name: r.Name, IsSuperadmin: r.Superadmin}
-	for _, entry := range r.ACL {
-		wanted.ACL = append(wanted.ACL, fila.ACLEntry(entry))
-	}
-	if r.ExpiresAtMS != nil {
-		wanted.ExpiresAt = time.UnixMilli(*r.ExpiresAtMS)
-	}
-	key, err := c.CreateAPIKey(ctx, wanted)
-	return object{"key_id": key.KeyID, "secret": key.Secret}, err
 }
 
 func (d *driver) cancel(_ context.Context, r *request) (object, error) {

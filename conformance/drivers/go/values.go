@@ -6,9 +6,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"regexp"
+	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	fila "github.com/faiscadev/fila/sdks/go"
 )
@@ -16,7 +21,7 @@ import (
 // key is a name that the runner gave to something: any JSON value, kept as it was written.
 type key string
 
-func (k *key) UnmarshalJSON(raw []byte) error {
+func (k *key) UnmarshalJSON(raw []byte) error { //nolint:unparam // An interface wants it so.
 	*k = key(raw)
 	return nil
 }
@@ -50,7 +55,7 @@ type request struct {
 
 	MaxInFlight         *uint32 `json:"max_in_flight"`
 	BatchSize           *uint32 `json:"batch_size"`
-	VisibilityTimeoutMS int64   `json:"visibility_timeout_ms"`
+	VisibilityTimeoutMS float64 `json:"visibility_timeout_ms"`
 	ExtendLeases        *bool   `json:"extend_leases"`
 	Concurrency         *uint32 `json:"concurrency"`
 	Prefetch            *uint32 `json:"prefetch"`
@@ -70,7 +75,7 @@ type request struct {
 	RetryAfterMS     *int64   `json:"retry_after_ms"`
 	ThrottleKey      string   `json:"throttle_key"`
 	DeadLetter       bool     `json:"dead_letter"`
-	MS               int64    `json:"ms"`
+	MS               float64  `json:"ms"`
 
 	Settings map[string]json.RawMessage `json:"settings"`
 	Key      string                     `json:"key"`
@@ -87,6 +92,14 @@ type request struct {
 	ACL         []aclEntry `json:"acl"`
 	ExpiresAtMS *int64     `json:"expires_at_ms"`
 	Superadmin  bool       `json:"superadmin"`
+
+	KeyID          string `json:"key_id"`
+	FromPosition   uint64 `json:"from_position"`
+	UntilPosition  uint64 `json:"until_position"`
+	State          string `json:"state"`
+	ExcludePayload bool   `json:"exclude_payload"`
+	Readers        int    `json:"readers"`
+	Where          string `json:"where"`
 
 	Traceparent string   `json:"traceparent"`
 	Tracestate  string   `json:"tracestate"`
@@ -136,6 +149,21 @@ type object map[string]any
 func millis(ms int64) time.Duration {
 	const longest = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-longest, min(ms, longest))) * time.Millisecond
+}
+
+// exactly is for what may be a fraction of a millisecond.
+func exactly(ms float64) time.Duration {
+	if whole := int64(ms); float64(whole) == ms {
+		return millis(whole)
+	}
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }
 
 func epochMS(at time.Time) any {
@@ -242,7 +270,25 @@ func describe(failure *fila.Error) object {
 		"kind":      kinds[failure.Kind],
 		"message":   failure.Error(),
 		"retryable": failure.Retryable,
+
+		"code":       statusName(failure),
+		"reason":     orNull(failure.Reason),
+		"queue":      orNull(failure.Queue),
+		"message_id": orNull(failure.MessageID),
 	}
+}
+
+var innerCapital = regexp.MustCompile(`([a-z])([A-Z])`)
+
+// statusName is null where no status led to the error.
+func statusName(failure *fila.Error) any {
+	switch {
+	case errors.Is(failure, fila.ErrClientClosed):
+		return nil
+	case failure.Code == codes.Canceled:
+		return "CANCELLED" // As gRPC writes it, everywhere but in Go.
+	}
+	return strings.ToUpper(innerCapital.ReplaceAllString(failure.Code.String(), "${1}_$2"))
 }
 
 // as reads a setting's JSON value and makes a setting of it.

@@ -34,7 +34,7 @@ type worker struct {
 
 func (d *driver) work(ctx context.Context, c *fila.Client, r *request) (object, error) {
 	options := []fila.WorkerOption{
-		fila.WithVisibilityTimeout(millis(r.VisibilityTimeoutMS)),
+		fila.WithVisibilityTimeout(exactly(r.VisibilityTimeoutMS)),
 		fila.WithHandlerTimeout(millis(r.HandlerTimeoutMS)),
 	}
 	if r.Concurrency != nil {

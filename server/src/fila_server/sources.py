@@ -30,10 +30,11 @@ STANDARD_VARIABLES = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": SETTINGS["telemetry.otlp_endpoint"],
     "OTEL_SERVICE_NAME": SETTINGS["telemetry.service_name"],
 }
-# What `fila` and the SDKs' examples read; a broker may well be started from the same shell.
+# What `fila`, the SDKs' examples and their testing brokers read; a broker may well be started from
+# the same shell.
 CLIENTS_VARIABLES = frozenset(
-    """FILA_ADDR FILA_API_KEY FILA_CA FILA_CERT FILA_KEY FILA_TLS FILA_TLS_CA FILA_TLS_CERT
-    FILA_TLS_KEY FILA_TLS_SERVER_NAME""".split()
+    """FILA_ADDR FILA_API_KEY FILA_CA FILA_CERT FILA_KEY FILA_SERVER FILA_TLS FILA_TLS_CA
+    FILA_TLS_CERT FILA_TLS_KEY FILA_TLS_SERVER_NAME""".split()
 )
 # Kubernetes and Docker put these into every container beside a service called fila or fila-...:
 # nobody asked for them, and they steer nothing.
