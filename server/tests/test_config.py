@@ -152,9 +152,12 @@ def test_booleans_in_the_environment(text: str, value: bool) -> None:
 
 
 def test_variables_of_clients_are_left_alone() -> None:
-    """A broker and `fila` may share a shell, and so may the SDKs' examples."""
+    """A broker and `fila` may share a shell, and so may the SDKs' examples and tests."""
     read_by_cli = {option.envvar for option in cli.params if option.envvar}  # type: ignore[attr-defined]
-    sources_of_examples = (ROOT / "sdks").glob("*/examples/**/*.*")
+    sources_of_examples = [
+        *(ROOT / "sdks").glob("*/examples/**/*.*"),
+        ROOT / "sdks/python/src/fila/testing.py",
+    ]
     read_by_examples = {
         variable
         for path in sources_of_examples
