@@ -92,7 +92,8 @@ class Operations(Administration):
         if "api_key" in given:
             settings["api_key"] = given["api_key"]
         if "tls" in given:
-            settings["tls"] = fila.TlsOptions(**given["tls"])
+            names = ("ca_file", "cert_file", "key_file", "server_name")
+            settings["tls"] = fila.TlsOptions(*(given["tls"].get(name) for name in names))
         if options.get("timeout_ms") is not None:
             settings["timeout"] = options["timeout_ms"] / 1000
         backoff = {
@@ -294,6 +295,27 @@ class Operations(Administration):
     async def do_create_queue(self, given: Fields) -> Fields:
         call = self._client(given).create_queue(given["queue"], **given.get("settings", {}))
         return {"dead_letter_queue": await settled(call)}
+
+    async def do_extend_many(self, given: Fields) -> Fields:
+        client, consumer = self._client(given), given["consumer"]
+        messages = [self._delivered[consumer, it] for it in given["message_ids"]]
+        outcomes = await settled(client.extend_many(messages, given.get("ms")))
+        return {
+            "results": [
+                {"lease_expires_at_ms": _ms(it)}
+                if isinstance(it, datetime)
+                else {"error": error_of(it)}
+                for it in outcomes
+            ]
+        }
+
+    async def do_ensure_queue(self, given: Fields) -> Fields:
+        call = self._client(given).ensure_queue(given["queue"], **given.get("settings", {}))
+        return {"dead_letter_queue": await settled(call)}
+
+    async def do_ping(self, given: Fields) -> Fields:
+        seconds = await settled(self._client(given).ping(**_timeout(given)))
+        return {"ms": seconds * 1000}
 
     async def do_delete_queue(self, given: Fields) -> Fields:
         deleted = await settled(self._client(given).delete_queue(**given))

@@ -12,7 +12,7 @@ import fila
 
 def connect() -> fila.Client:
     ca, cert, key = (os.environ.get(name) for name in ("FILA_CA", "FILA_CERT", "FILA_KEY"))
-    tls = fila.TlsOptions(ca_file=ca, cert_file=cert, key_file=key) if ca or cert else None
+    tls = fila.TlsOptions(ca, cert, key) if ca or cert else None
     return fila.Client(
         os.environ.get("FILA_ADDR", "127.0.0.1:5555"),
         tls=tls,

@@ -28,6 +28,8 @@ from fila.v1 import admin_pb2_grpc, messages_pb2, service_pb2, service_pb2_grpc
 CERTS = Path(__file__).parent / "certs"
 # For what happens soon on a machine that is not busy with something else.
 PATIENCE_S = 60
+# What gRPC's health service answers when all is well: field 1 is 1.
+SERVING = b"\x08\x01"
 
 Script = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -57,6 +59,7 @@ class ScriptedBroker:
             "EnqueueBatch": self.store,
             "AckBatch": self.settle,
             "NackBatch": self.settle,
+            "Check": lambda *_: SERVING,
             **scripts,
         }
         self._ids = itertools.count(1)
@@ -69,6 +72,7 @@ class ScriptedBroker:
         admin = self._servicer(admin_pb2_grpc.FilaAdminServicer)
         service_pb2_grpc.add_FilaServiceServicer_to_server(service, self._server)
         admin_pb2_grpc.add_FilaAdminServicer_to_server(admin, self._server)
+        self._server.add_generic_rpc_handlers((self._health(),))
         address = f"127.0.0.1:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
@@ -121,6 +125,12 @@ class ScriptedBroker:
             if not name.startswith("_")
         }
         return type("Scripted" + base.__name__, (base,), methods)()
+
+    def _health(self) -> grpc.GenericRpcHandler:
+        """gRPC's health service, with answers as bytes."""
+        check = self._unary("Check")
+        handler = grpc.unary_unary_rpc_method_handler(lambda *given: check(None, *given))
+        return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": handler})
 
     def _unary(self, name: str) -> Callable[..., Any]:
         def handle(_: Any, request: Any, context: grpc.ServicerContext) -> Any:
@@ -212,6 +222,8 @@ def wire() -> SimpleNamespace:
         free_port=free_port,
         certs=CERTS,
         patience_s=PATIENCE_S,
+        serving=SERVING,
+        code=grpc.StatusCode,
     )
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 import fila
-from fila import _connection
+from fila import _endpoint
 from fila.v1 import admin_pb2, service_pb2
 
 KEY = "fk_0123456789.secret~key"
@@ -178,7 +178,7 @@ def test_a_target_that_is_an_address_is_taken(target):
 
 
 def test_wrong_settings_are_named():
-    with pytest.raises(TypeError, match="target must be str, not int"):
+    with pytest.raises(TypeError, match="target must be str or a list of str, not int"):
         fila.Client(5555)
     with pytest.raises(ValueError, match="timeout must be positive, got 0"):
         fila.Client(timeout=0)
@@ -209,7 +209,7 @@ def test_a_private_ca_is_verified(secure, wire):
 @pytest.mark.asyncio
 async def test_a_private_ca_is_verified_by_the_async_client(secure, wire):
     broker = secure()
-    tls = fila.TlsOptions(ca_file=str(wire.certs / "ca.pem"))
+    tls = fila.TlsOptions(ca=str(wire.certs / "ca.pem"))
     async with fila.AsyncClient(broker.target, tls=tls, api_key=KEY) as client:
         assert (await client.enqueue("orders", None, b"x")).startswith("x#")
     assert broker.seen[0].metadata["authorization"] == f"Bearer {KEY}"
@@ -217,13 +217,13 @@ async def test_a_private_ca_is_verified_by_the_async_client(secure, wire):
 
 @pytest.mark.parametrize(
     "options",
-    [{"ca_file": "other_ca.pem"}, {"ca_file": "ca.pem", "server_name": "elsewhere"}, {}],
+    [{"ca": "other_ca.pem"}, {"ca": "ca.pem", "server_name": "elsewhere"}, {}],
     ids=["untrusted", "wrong-name", "system-roots"],
 )
 def test_a_certificate_that_does_not_prove_the_broker_is_refused(secure, wire, options):
     broker = secure()
-    if "ca_file" in options:
-        options = {**options, "ca_file": wire.certs / options["ca_file"]}
+    if "ca" in options:
+        options = {**options, "ca": wire.certs / options["ca"]}
     with (
         fila.Client(broker.target, tls=fila.TlsOptions(**options)) as client,
         pytest.raises(fila.UnavailableError),
@@ -259,14 +259,14 @@ def test_mutual_tls_needs_the_clients_certificate(secure, wire):
 
 def test_a_bad_tls_file_is_named(wire, tmp_path):
     missing = tmp_path / "missing.pem"
-    with pytest.raises(ValueError, match=r'cannot read tls ca_file ".*missing.pem": no such file'):
-        fila.Client(tls=fila.TlsOptions(ca_file=missing))
+    with pytest.raises(ValueError, match=r'cannot read tls ca ".*missing.pem": no such file'):
+        fila.Client(tls=fila.TlsOptions(ca=missing))
     text = tmp_path / "text.pem"
     text.write_text("not a certificate")
-    with pytest.raises(ValueError, match=r'tls key_file ".*text.pem" is not a PEM file'):
-        fila.Client(tls=fila.TlsOptions(cert_file=wire.certs / "client.pem", key_file=text))
-    with pytest.raises(ValueError, match="cert_file and key_file go together"):
-        fila.TlsOptions(cert_file=text)
+    with pytest.raises(ValueError, match=r'tls key ".*text.pem" is not a PEM file'):
+        fila.Client(tls=fila.TlsOptions(cert=wire.certs / "client.pem", key=text))
+    with pytest.raises(ValueError, match="cert and key go together, and key is missing"):
+        fila.TlsOptions(cert=text)
 
 
 # --- Channel --------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_a_bad_tls_file_is_named(wire, tmp_path):
 
 def test_channel_options_say_what_the_design_asks():
     options = dict(
-        _connection._channel_options(fila.TlsOptions(server_name="b"), 7, fila.Backoff(0.2, 3))
+        _endpoint._channel_options(fila.TlsOptions(server_name="b"), 7, fila.Backoff(0.2, 3))
     )
     assert options["grpc.max_send_message_length"] == 7
     assert options["grpc.max_receive_message_length"] == 7

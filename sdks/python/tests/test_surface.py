@@ -111,7 +111,7 @@ def test_importing_the_client_makes_no_class_that_only_operators_need():
     script = "import sys, fila; fila.Client; print(*(n for n in sys.modules if n[:5] == 'fila.'))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     rooms = {"access", "admin", "aio", "backup", "config", "findings", "queues", "stats", "status"}
-    rooms |= {"worker", "_outcomes"}
+    rooms |= {"testing", "worker", "_outcomes"}
     assert not {f"fila.{room}" for room in rooms} & set(done.stdout.decode().split())
 
 
@@ -120,5 +120,6 @@ def test_every_public_name_is_found_and_listed():
         assert getattr(fila, name) is not None
         assert name in dir(fila)
     assert fila.findings.PeekPage is fila.PeekPage
+    assert callable(fila.testing.broker)
     with pytest.raises(AttributeError, match="module 'fila' has no attribute 'Cleint'"):
         fila.Cleint  # noqa: B018

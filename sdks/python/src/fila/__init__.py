@@ -49,7 +49,7 @@ from fila.message import (
     FailureCause,
     Message,
 )
-from fila.options import Backoff, TlsOptions
+from fila.options import Backoff, ConnectionEvent, TlsOptions
 
 if TYPE_CHECKING:
     from fila.access import Acl, AclEntry, ApiKeyInfo, NewApiKey, Permission
@@ -96,6 +96,7 @@ __all__ = [
     "Client",
     "ClientClosedError",
     "ConfigNotFoundError",
+    "ConnectionEvent",
     "ConsumeMessage",
     "Consumer",
     "ConsumerStats",
@@ -172,6 +173,7 @@ _PLACES = {
     " WaitStats",
     "status": "BrokerStatus Severity Trouble",
     "config": "",
+    "testing": "",
     "worker": "AsyncWorker Backpressure DeadLetter Worker WorkerEvent",
 }
 

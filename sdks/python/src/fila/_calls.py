@@ -19,7 +19,8 @@ from typing import TypeVar
 
 from fila import _wire
 from fila._coalesce import AsyncCoalescer, Coalescer
-from fila._connection import AsyncConnection, Connection, Retry
+from fila._connection import AsyncConnection, Connection
+from fila._endpoint import Retry
 from fila._latch import Latch
 from fila._wire import Item
 from fila.errors import DeadlineExceededError, FilaError, UnavailableError
@@ -225,7 +226,10 @@ class AsyncCalls:
             self._bytes += call.size
             if self._crowd:
                 self._let_next_in()
-            return await self._submit(coalescer, item, retry)
+            try:
+                return await coalescer.submit(item, retry.remaining)
+            except UnavailableError as error:
+                return await self._repeat(coalescer, item, retry, error)
         finally:
             self._end(call)
 
@@ -239,21 +243,23 @@ class AsyncCalls:
         finally:
             self._end(call)
 
-    async def _submit(self, coalescer: AsyncCoalescer[T], item: Item, retry: Retry) -> T:
-        is_repeated = False
+    async def _repeat(
+        self, coalescer: AsyncCoalescer[T], item: Item, retry: Retry, failure: UnavailableError
+    ) -> T:
+        """Sends an item again after a failure, if that is safe and there is time."""
         while True:
+            pause = retry.pause() if item.is_repeatable else None
+            if pause is None or self._connection.closed:
+                raise failure
+            await self._connection.pause(pause)
             try:
                 return await coalescer.submit(item, retry.remaining)
-            except UnavailableError:
-                pause = retry.pause() if item.is_repeatable else None
-                if pause is None or self._connection.closed:
-                    raise
+            except UnavailableError as error:
+                failure = error
             except FilaError as error:
-                if is_repeated and isinstance(error, item.forgiven):
+                if isinstance(error, item.forgiven):
                     return None  # type: ignore[return-value]  # an ack or a nack
                 raise
-            is_repeated = True
-            await self._connection.pause(pause)
 
     async def _wait_for_room(self, retry: Retry) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ by tasks of the loop instead, so that cancelling one of them does not touch the 
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -285,11 +286,17 @@ class AsyncCoalescer(Generic[T]):
         self._connection = connection
         self._waiting: deque[_AsyncSeat[T]] = deque()
         self._free_slots = REQUESTS_UNDER_WAY_MAX
+        # One timer for all callers, for the first deadline: one each would cost more than a seat.
+        self._seats: set[_AsyncSeat[T]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
 
     async def submit(self, item: Item, timeout: float) -> T:
         """Sends one item, with others if there are any. Raises the item's error, or the batch's."""
         seat: _AsyncSeat[T] = _AsyncSeat(item, time.monotonic() + timeout, tracing.current())
-        timer = asyncio.get_running_loop().call_later(timeout, seat.expire)
+        self._seats.add(seat)
+        if seat.deadline < self._looks_at:
+            self._look_at(seat.deadline)
         self._waiting.append(seat)
         if self._free_slots:
             self._free_slots -= 1
@@ -297,7 +304,26 @@ class AsyncCoalescer(Generic[T]):
         try:
             return await seat.future
         finally:
-            timer.cancel()
+            self._seats.discard(seat)
+
+    def _look_at(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at = deadline
+        delay = deadline - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        """Ends the waits whose time is over."""
+        self._timer = None
+        self._looks_at = math.inf
+        now = time.monotonic()
+        for seat in self._seats:
+            if seat.deadline <= now:
+                seat.expire()
+        left = [seat.deadline for seat in self._seats if seat.deadline > now]
+        if left:
+            self._look_at(min(left))
 
     async def _serve(self) -> None:
         try:

@@ -145,7 +145,7 @@ def exchange(rpc: Batch[T], items: Sequence[Item], peer: Peer) -> Steps[T]:
     Whoever sends them throws into it what a request failed with.
     """
     outcomes: dict[int, Any] = {}
-    if rpc is _wire.ACK and peer.has_grants:
+    if rpc is _wire.ACK and peer.has_grants and any(it.frame_size > 1 for it in items):
         deliveries = [
             Delivery(it.queue, it.lease_token, it.frame_size, it.message_id) for it in items
         ]
@@ -161,16 +161,18 @@ def exchange(rpc: Batch[T], items: Sequence[Item], peer: Peer) -> Steps[T]:
             else:
                 results = SETTLE.outcomes(answer, settlements)
                 outcomes = dict(settled(deliveries, frames, results))
-    places = [at for at in range(len(items)) if at not in outcomes]
-    if places:
-        rest = [items[at] for at in places]
+    left = [at for at in range(len(items)) if at not in outcomes]
+    if left:
+        rest = [items[at] for at in left] if outcomes else items
         try:
             answer = yield _request(rpc, rest)
         except FilaError as error:
             found: list[Any] = [errors.about(error, it.queue, it.message_id) for it in rest]
         else:
             found = rpc.outcomes(answer, rest)
-        outcomes.update(zip(places, found, strict=True))
+        if not outcomes:
+            return found
+        outcomes.update(zip(left, found, strict=True))
     return [outcomes[at] for at in range(len(items))]
 
 

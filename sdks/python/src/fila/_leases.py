@@ -54,6 +54,7 @@ class Frame:
         "lease_s",
         "messages",
         "queue",
+        "shared",
         "size",
         "token",
     )
@@ -63,6 +64,10 @@ class Frame:
         self.queue = first.metadata.queue_id
         self.token = first.metadata.lease_token
         self.size = len(messages)
+        # What its messages have in common, read once for all of them; a broker that knows no grants
+        # gives each a token of its own.
+        is_grant = self.token == messages[-1].metadata.lease_token
+        self.shared = (self.queue, self.token) if is_grant else None
         self.all = messages
         self.lease_s = _lease_s(first.timestamps)
         # Not handed out yet. Threads take from it without a lock.

@@ -26,6 +26,7 @@ import grpc
 
 from fila import _wire
 from fila._connection import AsyncConnection, Connection
+from fila._endpoint import LOOK_S
 from fila._latch import Latch
 from fila._leases import AsyncKeeper, Frame, Keeper
 from fila._wire import Item
@@ -264,30 +265,36 @@ class Reader(_Held):
         while not self.is_closed:
             failure: FilaError | None = None
             self.reconnect.opened()
-            # A first attempt says soon, and in the log, that nobody is there. Later ones wait for
-            # the channel, which knows when it is worth trying again.
-            stream = self._stream = self._connection.stream(
-                _wire.CONSUME,
-                self._request,
-                service_pb2.ConsumeResponse,
-                wait_for_ready=self.reconnect.attempts > 0,
-            )
+            losses = self._connection.link.losses
             try:
+                # Until it is known, and in the log, that nobody is there an attempt says so soon.
+                # Then they wait for the channel, which knows when it is worth trying again.
+                stream = self._stream = self._connection.stream(
+                    _wire.CONSUME,
+                    self._request,
+                    service_pb2.ConsumeResponse,
+                    wait_for_ready=self._connection.link.is_unreachable,
+                )
                 if self.is_closed:  # whoever closed it may not have seen the stream
                     stream.cancel()
-                if self.reconnect.is_lost:
-                    self._prove(stream)
+                self._prove(stream, losses)
                 for frame in stream:
                     self._arrived(frame.messages)
                     self._wake()
             except grpc.RpcError as error:
-                failure = self._connection.failure(error, self._queue)
+                failure = self._connection.failure(error, self._queue, losses=losses)
+            except FilaError as error:  # there was no stream to be had
+                failure = error
             if not self.is_closed:
-                self._closing.wait(self.reconnect.delay(failure))
+                delay = self.reconnect.delay(failure)
+                self._closing.wait(min(delay, LOOK_S) if self._connection.may_change else delay)
 
-    def _prove(self, stream: Any) -> None:
+    def _prove(self, stream: Any, losses: int) -> None:
+        """Waits for the stream's headers, which come before anything else does."""
         stream.initial_metadata()
-        if not self._closing.wait(_PROOF_S) and stream.is_active():
+        if stream.is_active():
+            self._connection.link.answered(losses)
+        if self.reconnect.is_lost and not self._closing.wait(_PROOF_S) and stream.is_active():
             self.reconnect.found()
 
     def _release(self) -> None:
@@ -396,21 +403,26 @@ class AsyncReader(_Held):
         while not self.is_closed:
             failure: FilaError | None = None
             self.reconnect.opened()
-            # As in Reader: the first attempt is quick to fail, later ones wait.
-            stream = self._stream = self._connection.stream(
-                _wire.CONSUME,
-                self._request,
-                service_pb2.ConsumeResponse,
-                wait_for_ready=self.reconnect.attempts > 0,
-            )
+            losses = self._connection.link.losses
+            stream = None
             try:
-                if self.reconnect.is_lost:
-                    await self._prove(stream)
+                # As in Reader: attempts are quick to fail until nobody is there, then they wait.
+                stream = self._stream = await self._connection.stream(
+                    _wire.CONSUME,
+                    self._request,
+                    service_pb2.ConsumeResponse,
+                    wait_for_ready=self._connection.link.is_unreachable,
+                )
+                if self.is_closed:  # whoever closed it may not have seen the stream
+                    stream.cancel()
+                await self._prove(stream, losses)
                 while (frame := await stream.read()) is not eof:
                     self._arrived(frame.messages)
                     self._changed.set()
             except grpc.RpcError as error:
-                failure = self._connection.failure(error, self._queue)
+                failure = self._connection.failure(error, self._queue, losses=losses)
+            except FilaError as error:  # there was no stream to be had
+                failure = error
             except asyncio.CancelledError:
                 # gRPC says this of a stream that was cancelled, too; then nobody cancelled us.
                 task = asyncio.current_task()
@@ -418,14 +430,23 @@ class AsyncReader(_Held):
                     raise
                 failure = CancelledError("the stream was cancelled")
             finally:
-                stream.cancel()
+                if stream is not None:
+                    stream.cancel()
             if not self.is_closed:
+                delay = self.reconnect.delay(failure)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self.reconnect.delay(failure)):
+                    async with asyncio.timeout(
+                        min(delay, LOOK_S) if self._connection.may_change else delay
+                    ):
                         await self._closing.wait()
 
-    async def _prove(self, stream: Any) -> None:
+    async def _prove(self, stream: Any, losses: int) -> None:
+        """Waits for the stream's headers, which come before anything else does."""
         await stream.initial_metadata()
+        if not stream.done():
+            self._connection.link.answered(losses)
+        if not self.reconnect.is_lost:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROOF_S):
                 await self._closing.wait()

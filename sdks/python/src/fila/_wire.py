@@ -7,6 +7,7 @@ has it, and a batch is the items joined: nothing is copied into a larger protobu
 size of a batch is known exactly before it is sent.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from fila import errors, tracing
 from fila._answers import as_datetime
+from fila._element import element, plain_ack, plain_enqueue
 from fila.errors import FilaError, LeaseExpiredError, MessageNotFoundError
 from fila.message import BytesLike, EnqueueMessage, EnqueueResult, Message
 from fila.v1 import messages_pb2, service_pb2
@@ -129,23 +131,7 @@ def item(
     request: ProtobufMessage, queue: str, lease_token: str = "", is_repeatable: bool = False
 ) -> Item:
     """One element of a batch that is about a queue."""
-    return Item(_element(request), queue, None, is_repeatable, (), lease_token)
-
-
-def _element(message: ProtobufMessage) -> bytes:
-    # The tag of a length-delimited field 1, the length as a varint, the message.
-    data = message.SerializeToString()
-    size = len(data)
-    if size < 1 << 7:
-        return b"\x0a%c%b" % (size, data)
-    if size < 1 << 14:
-        return b"\x0a%c%c%b" % (size & 0x7F | 0x80, size >> 7, data)
-    prefix = bytearray(b"\x0a")
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + data
+    return Item(element(request), queue, None, is_repeatable, (), lease_token)
 
 
 # --- Enqueue --------------------------------------------------------------------------------------
@@ -154,10 +140,34 @@ def _element(message: ProtobufMessage) -> bytes:
 def enqueue_item(message: EnqueueMessage, trace: Mapping[str, str]) -> Item:
     """Encodes one message. Raises TypeError or ValueError that names the field at fault."""
     try:
-        data = _element(_enqueue_request(message, trace))
+        if trace or not _is_plain(message):
+            data = element(_enqueue_request(message, trace))
+        else:
+            data = plain_enqueue(
+                message.queue,
+                message.headers,
+                cast(bytes, message.payload),
+                message.fairness_key,
+            )
     except (AttributeError, TypeError, ValueError) as error:
         _explain(message, error)
     return Item(data, message.queue, None, bool(message.idempotency_key))
+
+
+def _is_plain(message: EnqueueMessage) -> bool:
+    """Whether it has no fields but those that most messages have."""
+    return not (
+        type(message.payload) is not bytes
+        or message.json is not ...
+        or message.text is not None
+        or message.idempotency_key is not None
+        or message.weight is not None
+        or message.throttle_keys
+        or message.delay_ms is not None
+        or message.ttl_ms is not None
+        or message.throttle_cost is not None
+        or message.deliver_at is not None
+    )
 
 
 def _enqueue_request(
@@ -167,6 +177,8 @@ def _enqueue_request(
     request = service_pb2.EnqueueRequest()
     request.queue = message.queue
     payload = message.payload
+    if message.text is not None or message.json is not ...:
+        payload = _written(message)
     request.payload = payload if type(payload) is bytes else _as_bytes(payload)
     headers = request.headers
     if message.headers:
@@ -202,6 +214,18 @@ def _enqueue_request(
     return request
 
 
+def _written(message: EnqueueMessage) -> bytes:
+    """The payload that text or JSON stands for."""
+    if message.payload or (message.text is not None and message.json is not ...):
+        raise ValueError("more than one payload")
+    if message.json is ...:
+        return cast(str, message.text).encode()
+    # NaN and infinity are none of JSON's numbers.
+    return json.dumps(
+        message.json, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ).encode()
+
+
 def _as_bytes(payload: BytesLike) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
@@ -213,7 +237,12 @@ def _explain(message: EnqueueMessage, error: Exception) -> NoReturn:
     # Values stay out of the texts: headers and payloads may be private.
     payload: object = message.payload
     if isinstance(payload, str):
-        raise TypeError("payload must be bytes, not str; encode it: text.encode()") from error
+        raise TypeError(
+            "payload must be bytes, not str; give it as text=, or .encode() it"
+        ) from error
+    if (bool(payload), message.text is not None, message.json is not ...).count(True) > 1:
+        raise ValueError("give one of payload, text and json") from error
+    _expect("text", message.text or "", str, "str", error)
     _expect("payload", payload, bytes | bytearray | memoryview, "bytes-like", error)
     headers: object = message.headers or {}
     _expect("headers", headers, Mapping, "a mapping", error)
@@ -231,6 +260,9 @@ def _explain(message: EnqueueMessage, error: Exception) -> NoReturn:
         raise TypeError("throttle_keys must be a list of str, not one str") from error
     if isinstance(message.deliver_at, datetime) and message.deliver_at.tzinfo is None:
         raise ValueError("deliver_at needs a time zone, e.g. datetime.now(UTC)") from error
+    if message.json is not ...:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"json: {error}") from error
     raise error
 
 
@@ -276,8 +308,13 @@ _GONE_OR_OVER = (MessageNotFoundError, LeaseExpiredError)
 
 
 def ack_item(queue: str, message_id: str, lease_token: str | None, frame_size: int = 0) -> Item:
-    request = service_pb2.AckRequest()
-    return _delivery_item(request, queue, message_id, lease_token, _GONE, frame_size)
+    token = lease_token or ""
+    try:
+        data = plain_ack(queue, message_id, token)
+    except (AttributeError, UnicodeEncodeError):
+        # Protobuf refuses it too, and says why.
+        return _delivery_item(service_pb2.AckRequest(), queue, message_id, lease_token)
+    return Item(data, queue, message_id, bool(token), _GONE, token, frame_size)
 
 
 def ack_message_item(message: Message) -> Item:
@@ -319,7 +356,6 @@ def _delivery_item(
     message_id: str,
     lease_token: str | None,
     forgiven: tuple[type[FilaError], ...] = (),
-    frame_size: int = 0,
 ) -> Item:
     try:
         request.queue = queue
@@ -330,4 +366,4 @@ def _delivery_item(
         raise TypeError(f"queue, message_id and lease_token must be str, not {kinds}") from error
     token = lease_token or ""
     # The token makes a repeat harmless: it ends with the delivery.
-    return Item(_element(request), queue, message_id, bool(token), forgiven, token, frame_size)
+    return Item(element(request), queue, message_id, bool(token), forgiven, token)

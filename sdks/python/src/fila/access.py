@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from fila._answers import moment, nothing
-from fila._connection import Call
+from fila._endpoint import Call
 from fila.admin import METHOD
 from fila.v1 import admin_pb2
 

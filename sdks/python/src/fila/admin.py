@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import fila
 from fila._answers import nothing, number_of
-from fila._connection import Call
+from fila._endpoint import Call
 from fila.v1 import admin_pb2
 
 if TYPE_CHECKING:

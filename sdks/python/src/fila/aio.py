@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import fila
 from fila import _wire, tracing
+from fila._address import DEFAULT_TARGET, Target
 from fila._bulk import send_many_async
 from fila._calls import (
     DEFAULT_BUFFERED_BYTES_MAX,
@@ -19,22 +20,21 @@ from fila._calls import (
     AsyncCalls,
     not_flushed,
 )
-from fila._connection import (
-    DEFAULT_MESSAGE_BYTES_MAX,
-    DEFAULT_TARGET,
-    DEFAULT_TIMEOUT_S,
-    AsyncConnection,
-    Call,
-)
+from fila._connection import AsyncConnection
+from fila._endpoint import DEFAULT_MESSAGE_BYTES_MAX, DEFAULT_TIMEOUT_S, Call
+from fila._key import AsyncApiKey
 from fila._leases import AsyncKeeper
 from fila._reader import AsyncReader
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, AsyncConsumer
 from fila.message import AsyncConsumeMessage, BytesLike, EnqueueMessage, EnqueueResult
-from fila.options import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Backoff, TlsOptions
+from fila.options import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Backoff, ConnectionEvent, TlsOptions
+from fila.ready import AsyncReadyCalls
 from fila.settle import AsyncSettleCalls
 from fila.v1 import service_pb2
 
 if TYPE_CHECKING:
+    from grpc.aio import ClientInterceptor
+
     import fila.access
     import fila.admin
     import fila.backup
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fila.worker import AsyncWorker, WorkerEvent
 
 
-class AsyncClient(AsyncSettleCalls):
+class AsyncClient(AsyncSettleCalls, AsyncReadyCalls):
     """A connection to a broker for programs that await.
 
     Safe to share among the tasks of one event loop, the one that runs at its first call: concurrent
@@ -59,19 +59,26 @@ class AsyncClient(AsyncSettleCalls):
     deadline in seconds of every request, and `timeout=` of a method overrides it for one call;
     streams have none. Single calls hold at most `max_buffered_bytes` at a time: one more waits
     until there is room.
+
+    `target` is host:port, or several of one cluster (a list, or a text with commas), which are
+    tried in order. `api_key` may be a function, plain or async: it is asked for each call and
+    stream, and must be quick. `interceptors` are those of `grpc.aio`. `on_connection`, a plain
+    function, is called with a ConnectionEvent once for each change, and must be quick, too.
     """
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: Target = DEFAULT_TARGET,
         *,
         tls: TlsOptions | None = None,
-        api_key: str | None = None,
+        api_key: AsyncApiKey | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES_MAX,
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES_MAX,
         close_timeout: float = DEFAULT_CLOSE_TIMEOUT_S,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        interceptors: Sequence[ClientInterceptor] = (),
+        on_connection: Callable[[ConnectionEvent], object] | None = None,
     ) -> None:
         self._connection = AsyncConnection(
             target,
@@ -80,6 +87,8 @@ class AsyncClient(AsyncSettleCalls):
             timeout=timeout,
             max_message_bytes=max_message_bytes,
             backoff=backoff,
+            interceptors=interceptors,
+            on_connection=on_connection,
         )
         self._calls = AsyncCalls(self._connection, max_buffered_bytes)
         self._close_timeout = close_timeout
@@ -131,6 +140,8 @@ class AsyncClient(AsyncSettleCalls):
         headers: Mapping[str, str] | None = None,
         payload: BytesLike = b"",
         *,
+        text: str | None = None,
+        json: Any = ...,
         fairness_key: str | None = None,
         weight: int | None = None,
         throttle_keys: Iterable[str] = (),
@@ -141,7 +152,7 @@ class AsyncClient(AsyncSettleCalls):
         idempotency_key: str | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Stores one message and returns its id.
+        """Stores one message and returns its id. `text` or `json` may stand for the payload.
 
         UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
         stored. With an idempotency key it is sent again while the broker is away, up to the
@@ -159,6 +170,8 @@ class AsyncClient(AsyncSettleCalls):
             deliver_at,
             ttl_ms,
             idempotency_key,
+            text,
+            json,
         )
         result = await self._calls.send(
             self._calls.enqueues,

@@ -45,7 +45,7 @@ async def follow_async(
 ) -> AsyncIterator[BackupProgress]:
     """As `follow`."""
     request = admin_pb2.BackupRequest(directory=directory).SerializeToString()
-    stream = connection.stream(_METHOD, request, admin_pb2.BackupResponse, False)
+    stream = await connection.stream(_METHOD, request, admin_pb2.BackupResponse, False)
     try:
         async for step in stream:
             yield plain(BackupProgress, step)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import fila
 from fila import _wire, tracing
+from fila._address import DEFAULT_TARGET, Target
 from fila._bulk import send_many
 from fila._calls import (
     DEFAULT_BUFFERED_BYTES_MAX,
@@ -18,22 +19,23 @@ from fila._calls import (
     Calls,
     not_flushed,
 )
-from fila._connection import (
-    DEFAULT_MESSAGE_BYTES_MAX,
-    DEFAULT_TARGET,
-    DEFAULT_TIMEOUT_S,
-    Call,
-    Connection,
-)
+from fila._connection import Connection
+from fila._endpoint import DEFAULT_MESSAGE_BYTES_MAX, DEFAULT_TIMEOUT_S, Call
+from fila._key import ApiKey
 from fila._leases import Keeper
 from fila._reader import Reader
 from fila.consumer import DEFAULT_BATCH_SIZE, DEFAULT_IN_FLIGHT_MAX, Consumer
 from fila.message import BytesLike, ConsumeMessage, EnqueueMessage, EnqueueResult
-from fila.options import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Backoff, TlsOptions
+from fila.options import DEFAULT_CONCURRENCY, DEFAULT_GRACE_S, Backoff, ConnectionEvent, TlsOptions
+from fila.ready import ReadyCalls
 from fila.settle import SettleCalls
 from fila.v1 import service_pb2
 
 if TYPE_CHECKING:
+    from grpc import UnaryStreamClientInterceptor, UnaryUnaryClientInterceptor
+
+    Interceptor = UnaryUnaryClientInterceptor[Any, Any] | UnaryStreamClientInterceptor[Any, Any]
+
     import fila.access
     import fila.admin
     import fila.backup
@@ -50,26 +52,33 @@ if TYPE_CHECKING:
     from fila.worker import Worker, WorkerEvent
 
 
-class Client(SettleCalls):
+class Client(SettleCalls, ReadyCalls):
     """A connection to a broker for programs that block.
 
     Safe to share among threads: their concurrent calls travel in shared batches. Not across a fork:
     create it in the child. It connects with its first call. `timeout` is the deadline in seconds of
     every request, and `timeout=` of a method overrides it for one call; streams have none. Single
     calls hold at most `max_buffered_bytes` at a time: one more waits until there is room.
+
+    `target` is host:port, or several of one cluster (a list, or a text with commas), which are
+    tried in order. `api_key` may be a function: it is asked for each call and stream, and must be
+    quick. `interceptors` are those of `grpc`. `on_connection` is called with a ConnectionEvent once
+    for each change, and must be quick, too.
     """
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: Target = DEFAULT_TARGET,
         *,
         tls: TlsOptions | None = None,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES_MAX,
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES_MAX,
         close_timeout: float = DEFAULT_CLOSE_TIMEOUT_S,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        interceptors: Sequence[Interceptor] = (),
+        on_connection: Callable[[ConnectionEvent], object] | None = None,
     ) -> None:
         self._connection = Connection(
             target,
@@ -78,6 +87,8 @@ class Client(SettleCalls):
             timeout=timeout,
             max_message_bytes=max_message_bytes,
             backoff=backoff,
+            interceptors=interceptors,
+            on_connection=on_connection,
         )
         self._calls = Calls(self._connection, max_buffered_bytes)
         self._close_timeout = close_timeout
@@ -129,6 +140,8 @@ class Client(SettleCalls):
         headers: Mapping[str, str] | None = None,
         payload: BytesLike = b"",
         *,
+        text: str | None = None,
+        json: Any = ...,
         fairness_key: str | None = None,
         weight: int | None = None,
         throttle_keys: Iterable[str] = (),
@@ -139,7 +152,7 @@ class Client(SettleCalls):
         idempotency_key: str | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Stores one message and returns its id.
+        """Stores one message and returns its id. `text` or `json` may stand for the payload.
 
         UnavailableError, DeadlineExceededError and StorageFailedError leave open whether it was
         stored. With an idempotency key it is sent again while the broker is away, up to the
@@ -157,6 +170,8 @@ class Client(SettleCalls):
             deliver_at,
             ttl_ms,
             idempotency_key,
+            text,
+            json,
         )
         result = self._calls.send(
             self._calls.enqueues,

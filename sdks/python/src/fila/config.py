@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from fila._answers import nothing
-from fila._connection import Call
+from fila._endpoint import Call
 from fila.admin import METHOD
 from fila.v1 import admin_pb2
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Consumers: the messages of a queue as an iterator. What reads them is in `_reader.py`."""
 
+from collections.abc import AsyncIterator, Iterator
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 DEFAULT_IN_FLIGHT_MAX = 64
 # Half of the above: one frame is handled while the next one comes.
 DEFAULT_BATCH_SIZE = 32
+
+
+def _check_size(max_messages: int) -> None:
+    if max_messages < 1:
+        raise ValueError(f"max_messages must be positive, got {max_messages}")
 
 
 class Consumer:
@@ -46,10 +52,32 @@ class Consumer:
                 reader.wait()
                 continue
             if frame.ends_at > monotonic():
-                return ConsumeMessage(raw, self._client, frame.size)
+                return ConsumeMessage(raw, self._client, frame.size, frame.shared)
             expired(frame, raw)
         self._client._connection.check_not_forked()
         raise StopIteration
+
+    def batches(self, max_messages: int) -> Iterator[list[ConsumeMessage]]:
+        """Lists of the messages that are there: at least one, at most `max_messages`.
+
+        It waits for the first of each, and never for more. Ends and fails as the iteration does.
+        """
+        _check_size(max_messages)
+        for first in self:
+            batch = [first]
+            while len(batch) < max_messages:
+                try:
+                    frame = self._frames[0]
+                    raw = frame.messages.popleft()
+                except IndexError:
+                    if self._reader.is_ready():
+                        continue
+                    break
+                if frame.ends_at > monotonic():
+                    batch.append(ConsumeMessage(raw, self._client, frame.size, frame.shared))
+                else:
+                    expired(frame, raw)
+            yield batch
 
     def close(self) -> None:
         """Ends the stream and gives back what was not handed out. Harmless twice."""
@@ -99,10 +127,32 @@ class AsyncConsumer:
                 await reader.wait()
                 continue
             if frame.ends_at > monotonic():
-                return AsyncConsumeMessage(raw, self._client, frame.size)
+                return AsyncConsumeMessage(raw, self._client, frame.size, frame.shared)
             expired(frame, raw)
         self._client._connection.check_not_forked()
         raise StopAsyncIteration
+
+    async def batches(self, max_messages: int) -> AsyncIterator[list[AsyncConsumeMessage]]:
+        """Lists of the messages that are there: at least one, at most `max_messages`.
+
+        It waits for the first of each, and never for more. Ends and fails as the iteration does.
+        """
+        _check_size(max_messages)
+        async for first in self:
+            batch = [first]
+            while len(batch) < max_messages:
+                try:
+                    frame = self._frames[0]
+                    raw = frame.messages.popleft()
+                except IndexError:
+                    if self._reader.is_ready():
+                        continue
+                    break
+                if frame.ends_at > monotonic():
+                    batch.append(AsyncConsumeMessage(raw, self._client, frame.size, frame.shared))
+                else:
+                    expired(frame, raw)
+            yield batch
 
     async def close(self) -> None:
         """Ends the stream and gives back what was not handed out. Harmless twice."""

@@ -2,7 +2,8 @@
 """What a user may choose about a connection, checked when it is chosen. Knows nothing of gRPC."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 # Of workers.
 DEFAULT_CONCURRENCY = 10
@@ -11,22 +12,40 @@ DEFAULT_GRACE_S = 20.0
 _DOUBLINGS_MAX = 30
 
 
+# A file's path, or PEM: bytes, or text that begins as PEM does.
+Pem = str | bytes | os.PathLike[str]
+
+
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
     """Encrypts the connection; with a certificate and its key the client proves itself too (mTLS).
 
-    Files are PEM and are read when a client is created. `ca_file=None` trusts the system's roots.
-    `server_name` is the name to expect in the broker's certificate if it is not the target's host.
+    `ca`, `cert` and `key` are paths of PEM files, or PEM itself. A file may be replaced at any
+    time: connections that are made afterwards use what is in it then. `ca=None` trusts the system's
+    roots. `server_name` is the name to expect in the broker's certificate if it is not the target's
+    host.
     """
 
-    ca_file: str | os.PathLike[str] | None = None
-    cert_file: str | os.PathLike[str] | None = None
-    key_file: str | os.PathLike[str] | None = None
+    ca: Pem | None = None
+    cert: Pem | None = None
+    key: Pem | None = field(default=None, repr=False)
     server_name: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("tls cert_file and key_file go together; give both or neither")
+        if (self.cert is None) != (self.key is None):
+            missing = "cert" if self.cert is None else "key"
+            raise ValueError(f"tls cert and key go together, and {missing} is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """The connection has changed: `connected`, `lost` or `unreachable`, and why if that is known.
+
+    `lost` is the end of one that was there; `unreachable` that there was none to be had.
+    """
+
+    kind: Literal["connected", "lost", "unreachable"]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

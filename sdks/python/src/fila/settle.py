@@ -13,7 +13,13 @@ from fila._connection import AsyncConnection, Connection
 from fila._grants import Settled
 from fila._wire import Item
 from fila.errors import FilaError
-from fila.message import AsyncConsumeMessage, ConsumeMessage, Message, note_settled
+from fila.message import (
+    AsyncConsumeMessage,
+    ConsumeMessage,
+    Message,
+    note_extended,
+    note_settled,
+)
 
 
 class SettleCalls:
@@ -115,6 +121,22 @@ class SettleCalls:
             lambda: _wire.extend_item(queue, message_id, lease_token, ms),
             timeout,
         )
+
+    def extend_many(
+        self,
+        messages: Iterable[Message],
+        ms: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[datetime | FilaError]:
+        """Prolongs the leases of many messages; each one's new end, or its error, in order."""
+        messages = list(messages)
+        items = (_wire.extend_item(m.queue, m.id, m.lease_token, ms) for m in messages)
+        outcomes = self._calls.see_through(
+            lambda: send_many(self._connection, _wire.EXTEND, items, timeout)
+        )
+        note_extended(messages, outcomes)
+        return outcomes
 
     def ack_grant(
         self,
@@ -286,6 +308,22 @@ class AsyncSettleCalls:
             lambda: _wire.extend_item(queue, message_id, lease_token, ms),
             timeout,
         )
+
+    async def extend_many(
+        self,
+        messages: Iterable[Message],
+        ms: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[datetime | FilaError]:
+        """Prolongs the leases of many messages; each one's new end, or its error, in order."""
+        messages = list(messages)
+        items = (_wire.extend_item(m.queue, m.id, m.lease_token, ms) for m in messages)
+        outcomes = await self._calls.see_through(
+            lambda: send_many_async(self._connection, _wire.EXTEND, items, timeout)
+        )
+        note_extended(messages, outcomes)
+        return outcomes
 
     async def ack_grant(
         self,

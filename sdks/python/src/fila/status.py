@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from fila._answers import member, moment, plain
-from fila._connection import Call
+from fila._endpoint import Call
 from fila.admin import METHOD
 from fila.v1 import admin_pb2
 

@@ -186,7 +186,7 @@ class Worker(Common):
             if found is not None:
                 frame, raw = found
                 frames.append(frame)
-                messages.append(ConsumeMessage(raw, self._client, frame.size))
+                messages.append(ConsumeMessage(raw, self._client, frame.size, frame.shared))
                 if len(messages) >= (options.batch_size or 1):
                     break
         if not messages:
@@ -355,7 +355,7 @@ class AsyncWorker(Common):
             if found is not None:
                 frame, raw = found
                 frames.append(frame)
-                messages.append(AsyncConsumeMessage(raw, self._client, frame.size))
+                messages.append(AsyncConsumeMessage(raw, self._client, frame.size, frame.shared))
                 if len(messages) >= (options.batch_size or 1):
                     break
         if not messages:

@@ -95,9 +95,9 @@ class Session:
             if not os.access(path, os.R_OK) or Path(path).is_dir():
                 raise click.UsageError(failures.unreadable_file(path))
         return TlsOptions(
-            ca_file=self.tls_ca,
-            cert_file=self.tls_cert,
-            key_file=self.tls_key,
+            ca=self.tls_ca,
+            cert=self.tls_cert,
+            key=self.tls_key,
             server_name=self.tls_server_name,
         )
 
