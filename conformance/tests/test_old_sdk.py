@@ -2,8 +2,8 @@
 """An SDK of long ago against the broker of today: what worked goes on working.
 
 old/ has the Python SDK 0.1.0 as it was at commit c7b33e5, the first whose contract has the field
-numbers of now (`git archive c7b33e5 sdks/python`, then `python -m build --wheel`), and the driver of
-its time (541af8f): strangers' drivers are not rewritten with ours, so the protocol only grows, too.
+numbers of now (`git archive c7b33e5 sdks/python`, then `python -m build --wheel`), and the driver
+of its time (541af8f). Strangers' drivers are not rewritten with ours, so the protocol only grows.
 """
 
 import json
