@@ -148,9 +148,9 @@ def unknown_extensions_asked_again() -> None:
 
 def lost_stream_takes_frames_along() -> None:
     def change(original: Any) -> Any:
-        def prove(self: Any, stream: Any) -> None:
+        def prove(self: Any, stream: Any, *given: Any) -> None:
             self.frames.clear()
-            original(self, stream)
+            original(self, stream, *given)
 
         return prove
 
@@ -224,7 +224,9 @@ def _settlement_item(**fields: Any) -> None:
     def change(original: Any) -> Any:
         return lambda *given: original(*given)._replace(**fields)
 
+    # Acks are encoded by a way of their own.
     replace(_wire, "_delivery_item", change)
+    replace(_wire, "ack_item", change)
 
 
 def settlements_sent_once() -> None:
