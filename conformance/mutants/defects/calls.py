@@ -37,6 +37,8 @@ def _request(edit: Callable[[Any, Any], None]) -> None:
         return request
 
     replace(_wire, "_enqueue_request", change)
+    # Plain messages are encoded without one.
+    replace(_wire, "_is_plain", lambda original: lambda message: False)
 
 
 def drop_headers() -> None:
@@ -73,8 +75,8 @@ def lowercase_header_keys() -> None:
 
 def decode_payload_as_utf8() -> None:
     def change(original: Any) -> Any:
-        def create(self: Any, raw: Any, client: Any = None, frame_size: int = 0) -> None:
-            original(self, raw, client, frame_size)
+        def create(self: Any, raw: Any, *given: Any) -> None:
+            original(self, raw, *given)
             self.payload = raw.payload.decode("utf-8", "replace").encode()
 
         return create
