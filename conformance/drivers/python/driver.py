@@ -27,7 +27,7 @@ import fila
 Take = Callable[[int, Any], bool]
 
 _FEATURES = (
-    *("tracing", "mtls", "admin", "nack_many", "error_fields"),
+    *("tracing", "mtls", "admin", "nack_many", "error_fields", "around"),
     *("shared_consumer", "ill_formed_text"),
 )
 

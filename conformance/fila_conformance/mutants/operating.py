@@ -60,6 +60,31 @@ MUTANTS: tuple[Mutant, ...] = (
         ("batch/nack-many",),
     ),
     Mutant(
+        "ensure-compares-nothing",
+        "takes any queue of that name for the one that was asked for",
+        ("around/ensure-changes-nothing",),
+    ),
+    Mutant(
+        "ensure-is-create",
+        "fails where the queue is there as it should be",
+        ("around/ensure-creates-a-queue",),
+    ),
+    Mutant(
+        "extend-many-by-the-queues-time",
+        "extends many leases by another time than it was told",
+        ("around/extend-many",),
+    ),
+    Mutant(
+        "ping-asks-nobody",
+        "says that a broker is there without asking it",
+        ("around/ping-of-an-absent-broker",),
+    ),
+    Mutant(
+        "ping-needs-permission",
+        "asks with a call that needs an API key",
+        ("around/ping",),
+    ),
+    Mutant(
         "errors-without-their-queue",
         "does not say which queue an error is about",
         (

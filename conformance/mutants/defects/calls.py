@@ -12,6 +12,8 @@ from fila import (
     _calls,
     _coalesce,
     _connection,
+    _endpoint,
+    _key,
     _wire,
     access,
     admin,
@@ -35,6 +37,8 @@ def _request(edit: Callable[[Any, Any], None]) -> None:
         return request
 
     replace(_wire, "_enqueue_request", change)
+    # Plain messages are encoded without one.
+    replace(_wire, "_is_plain", lambda original: lambda message: False)
 
 
 def drop_headers() -> None:
@@ -71,8 +75,8 @@ def lowercase_header_keys() -> None:
 
 def decode_payload_as_utf8() -> None:
     def change(original: Any) -> Any:
-        def create(self: Any, raw: Any, client: Any = None, frame_size: int = 0) -> None:
-            original(self, raw, client, frame_size)
+        def create(self: Any, raw: Any, *given: Any) -> None:
+            original(self, raw, *given)
             self.payload = raw.payload.decode("utf-8", "replace").encode()
 
         return create
@@ -296,17 +300,17 @@ def sync_lock_across_calls() -> None:
 
 
 def leak_api_key_in_error() -> None:
-    replace(_connection, "_checked_api_key", lambda original: lambda key: None)
+    replace(_key.KeyRing, "redacted", lambda original: lambda self, text: (text, False))
 
 
 def no_key_on_stream() -> None:
     def change(original: Any) -> Any:
         def stream(self: Any, *given: Any, **named: Any) -> Any:
-            kept, self._metadata = self._metadata, ()
+            self.metadata = lambda trace: tuple(trace.items())
             try:
                 return original(self, *given, **named)
             finally:
-                self._metadata = kept
+                del self.metadata
 
         return stream
 
@@ -314,7 +318,10 @@ def no_key_on_stream() -> None:
 
 
 def ignore_tls() -> None:
-    replace(_connection, "_credentials", lambda original: lambda tls: None)
+    def change(original: Any) -> Any:
+        return lambda self, route: original(self, route._replace(material=None))
+
+    replace(_connection.Connection, "_open", change)
 
 
 def _channel(change: Callable[[str, Any], Any]) -> None:
@@ -323,7 +330,7 @@ def _channel(change: Callable[[str, Any], Any]) -> None:
     def changed(original: Any) -> Any:
         return lambda *given: [(name, change(name, value)) for name, value in original(*given)]
 
-    replace(_connection, "_channel_options", changed)
+    replace(_endpoint, "_channel_options", changed)
 
 
 def anonymous() -> None:
@@ -346,7 +353,7 @@ def hang_on_close() -> None:
 
 
 def closed_means_unavailable() -> None:
-    replace(_connection, "ClientClosedError", lambda original: errors.UnavailableError)
+    replace(_endpoint, "ClientClosedError", lambda original: errors.UnavailableError)
 
 
 def chatty_driver() -> None:

@@ -12,6 +12,7 @@ from fila import (
     _bulk,
     _calls,
     _connection,
+    _endpoint,
     _grants,
     _leases,
     _reader,
@@ -19,18 +20,18 @@ from fila import (
     consumer,
     errors,
     options,
-    tracing,
 )
 
 
 def deadline_on_stream() -> None:
-    def stream(self: Any, method: str, request: bytes, response: Any, wait_for_ready: bool) -> Any:
-        self.check_open()
-        stub = self._channel.unary_stream(method, None, response.FromString)
-        metadata = self.metadata(tracing.current())
-        return stub(request, metadata=metadata, wait_for_ready=wait_for_ready, timeout=self.timeout)
+    def change(original: Any) -> Any:
+        def stream(self: Any, *given: Any) -> Any:
+            stub = original(self, *given)
+            return lambda request, **named: stub(request, timeout=5.0, **named)
 
-    replace(_connection.Connection, "stream", lambda original: stream)
+        return stream
+
+    replace(_endpoint.Line, "stream", change)
 
 
 def ignore_stop() -> None:
@@ -148,9 +149,9 @@ def unknown_extensions_asked_again() -> None:
 
 def lost_stream_takes_frames_along() -> None:
     def change(original: Any) -> Any:
-        def prove(self: Any, stream: Any) -> None:
+        def prove(self: Any, stream: Any, *given: Any) -> None:
             self.frames.clear()
-            original(self, stream)
+            original(self, stream, *given)
 
         return prove
 
@@ -224,7 +225,9 @@ def _settlement_item(**fields: Any) -> None:
     def change(original: Any) -> Any:
         return lambda *given: original(*given)._replace(**fields)
 
+    # Acks are encoded by a way of their own.
     replace(_wire, "_delivery_item", change)
+    replace(_wire, "ack_item", change)
 
 
 def settlements_sent_once() -> None:

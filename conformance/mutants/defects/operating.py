@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from defects.change import replace
-from fila import _wire, access, admin, client, config, consumer, errors, findings, settle
+from fila import _wire, access, admin, client, config, consumer, errors, findings, ready, settle
 
 
 def update_names_every_setting() -> None:
@@ -77,6 +77,39 @@ def nack_many_without_the_error() -> None:
         return lambda self, messages, error="", **named: original(self, messages, **named)
 
     replace(settle.SettleCalls, "nack_many", change)
+
+
+def ensure_compares_nothing() -> None:
+    replace(ready, "_check_same", lambda original: lambda *given: None)
+
+
+def ensure_is_create() -> None:
+    def create(name: str, settings: Any) -> Any:
+        return (yield admin.create_queue(name, settings))
+
+    replace(ready, "_ensured", lambda original: create)
+
+
+def extend_many_by_the_queues_time() -> None:
+    def change(original: Any) -> Any:
+        return lambda self, messages, ms=None, **named: original(self, messages, **named)
+
+    replace(settle.SettleCalls, "extend_many", change)
+
+
+def ping_asks_nobody() -> None:
+    replace(ready.ReadyCalls, "ping", lambda original: lambda self, **named: 0.0)
+
+
+def ping_needs_permission() -> None:
+    def change(original: Any) -> Any:
+        def ping(self: Any, **named: Any) -> Any:
+            self.list_queues(**named)
+            return original(self, **named)
+
+        return ping
+
+    replace(ready.ReadyCalls, "ping", change)
 
 
 def _errors(edit: Callable[[Any], None]) -> None:
