@@ -69,7 +69,10 @@ class BrokerProcess:
         self.process: subprocess.Popen[str] | None = None
 
     def start(
-        self, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | None = None,
     ) -> None:
         """Start the broker and wait until it listens."""
         assert self.process is None
@@ -79,6 +82,7 @@ class BrokerProcess:
             process = subprocess.Popen(
                 [*command, *arguments],
                 env=clean_environment({**(self.environment or {}), **(environment or {})}),
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -8,6 +8,7 @@ usage. A failure is one line on stderr. SIGHUP reads certificates and the log le
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -15,6 +16,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -64,11 +66,20 @@ _SHORT_KEY = 22
     is_flag=True,
     help="Start although the log ends before what was confirmed as durable.",
 )
+@click.option(
+    "--stop-at-eof",
+    is_flag=True,
+    help="Stop when standard input ends: for a test's broker, which must not outlive the test.",
+)
 @click.version_option(
     __version__, message=f"fila-server %(version)s, core {CORE}, transport {chosen('auto')}"
 )
 def command(
-    config_file: str | None, listen: str | None, data_dir: str | None, accept_data_loss: bool
+    config_file: str | None,
+    listen: str | None,
+    data_dir: str | None,
+    accept_data_loss: bool,
+    stop_at_eof: bool,
 ) -> None:
     """Run a Fila broker.
 
@@ -101,7 +112,7 @@ def command(
         raise_limit()
         for warning in warnings:
             log.warning(warning)
-        failure = asyncio.run(run(config, accept_data_loss, read_config))
+        failure = asyncio.run(run(config, accept_data_loss, stop_at_eof, read_config))
     except (ConfigError, FilaError, ListenError) as error:
         click.echo(f"fila-server: {error}", err=True)
         sys.exit(1)
@@ -113,9 +124,9 @@ def command(
 
 
 async def run(
-    config: Config, accept_data_loss: bool, read_config: ReadConfig
+    config: Config, accept_data_loss: bool, stop_at_eof: bool, read_config: ReadConfig
 ) -> StorageFailed | None:
-    """Run a broker until a signal ends it, or its store's failure, which is returned."""
+    """Run a broker until it is told to stop, or its store fails, which is returned."""
     # What is wrong with these is reported before the store is touched.
     read_certificates(config.tls)
     chosen(config.server.transport)
@@ -129,7 +140,7 @@ async def run(
     engine = Engine(config, storage, compile_hooks(config.lua, config.limits), secrets.randbits(26))
     tracing = start_tracing(config.telemetry)
     try:
-        await serve(config, engine, read_config, tracing)
+        await serve(config, engine, read_config, tracing, stop_at_eof)
     finally:
         engine.stop()
         if tracing is not None:
@@ -150,9 +161,13 @@ def start_tracing(telemetry: TelemetryConfig) -> Tracing | None:
 
 
 async def serve(
-    config: Config, engine: Engine, read_config: ReadConfig, tracing: Tracing | None
+    config: Config,
+    engine: Engine,
+    read_config: ReadConfig,
+    tracing: Tracing | None,
+    stop_at_eof: bool,
 ) -> None:
-    """Recover, listen, and answer until a signal or a failure. Raises ListenError."""
+    """Recover, listen, and answer until told to stop, or a failure. Raises ListenError."""
     recovered = engine.start()
     settle_garbage_collector()
     server = Server(config, engine, tracing)
@@ -170,7 +185,7 @@ async def serve(
     warn_of_short_key(config)
     for listening in filter(None, (address, http_address)):
         warn_of_exposure(config, listening)
-    told = _told_to_stop()  # before anybody knows that the broker is there
+    told = _told_to_stop(stop_at_eof)  # before anybody knows that the broker is there
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, lambda: reload(server, http, read_config))
     ready = {"address": address, "pid": os.getpid(), "transport": server.transport}
@@ -254,13 +269,25 @@ def warn_of_exposure(config: Config, address: str) -> None:
         )
 
 
-def _told_to_stop() -> asyncio.Event:
-    """Return what SIGINT and SIGTERM set from now on."""
+def _told_to_stop(stop_at_eof: bool) -> asyncio.Event:
+    """Return what SIGINT and SIGTERM set from now on, and the end of standard input if asked."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
+    if stop_at_eof:
+        # A thread, for a loop cannot wait for a file; a daemon, for it may never come back.
+        threading.Thread(target=_await_eof, args=(loop, told), daemon=True).start()
     return told
+
+
+def _await_eof(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
+    """Set `told` when standard input has ended, or there is none."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: a signal was first
+        loop.call_soon_threadsafe(told.set)
 
 
 async def _until_told(told: asyncio.Event, engine: Engine) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Stopping and starting again: nothing that was promised is forgotten."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +14,8 @@ import pytest
 import fila
 from fila import Client, EnqueueMessage
 from fila.v1.service_pb2 import EnqueueRequest
-from server.tests.broker_process import BrokerProcess
-from server.tests.rpc.wire import Wire
+from server.tests.broker_process import COMMAND, BrokerProcess
+from server.tests.rpc.wire import Wire, eventually
 
 MakeBroker = Callable[..., BrokerProcess]
 
@@ -25,6 +27,32 @@ def test_a_signal_ends_an_idle_broker_cleanly(make_broker: MakeBroker, number: i
     broker.signal(number)
     assert broker.wait() == 0
     assert "stopped" in broker.log() and "Traceback" not in broker.log()
+
+
+# Starts a broker whose standard input is a pipe that nobody writes to, as a test suite does.
+HOLDER = """
+import subprocess, sys
+command = [sys.executable, "-m", "fila_server.main", "--stop-at-eof", *sys.argv[1:]]
+sys.exit(subprocess.Popen(command, stdin=subprocess.PIPE).wait())
+"""
+
+
+def test_a_broker_does_not_outlive_a_killed_holder_of_its_input(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    broker.start([sys.executable, "-c", HOLDER])
+    with Client(broker.address, timeout=30) as client:
+        client.create_queue("q")
+    broker.signal(signal.SIGKILL)
+    assert broker.wait() == -signal.SIGKILL
+    eventually(lambda: "stopped" in broker.log())
+
+
+def test_a_broker_that_stops_with_its_input_obeys_signals(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w"):
+        broker.start([*COMMAND, "--stop-at-eof"], stdin=read)
+        assert broker.terminate() == 0
 
 
 def test_a_stop_under_load_keeps_every_promise(make_broker: MakeBroker) -> None:
