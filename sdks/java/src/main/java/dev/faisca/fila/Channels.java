@@ -53,16 +53,16 @@ final class Channels {
     TlsOptions tls = options.tls();
     NettyChannelBuilder builder =
         NettyChannelBuilder.forTarget(options.uri(), Certificates.credentials(tls))
-        .userAgent("fila-java/" + version())
-        .maxInboundMessageSize(options.maxMessageBytes())
-        .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
-        .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
-        .keepAliveWithoutCalls(true)
-        .withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, CONNECT_TIMEOUT_MS)
-        // What is sent again is decided in this package, which knows what may be.
-        .disableRetry()
-        // A connection that is not used is still one: only what ends it by itself was a loss.
-        .idleTimeout(IDLE_NEVER_DAYS, TimeUnit.DAYS);
+            .userAgent("fila-java/" + version())
+            .maxInboundMessageSize(options.maxMessageBytes())
+            .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
+            .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
+            .keepAliveWithoutCalls(true)
+            .withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, CONNECT_TIMEOUT_MS)
+            // What is sent again is decided in this package, which knows what may be.
+            .disableRetry()
+            // A connection that is not used is still one: only what ends it by itself was a loss.
+            .idleTimeout(IDLE_NEVER_DAYS, TimeUnit.DAYS);
     if (tls != null && tls.serverName() != null) {
       builder.overrideAuthority(tls.serverName());
     }

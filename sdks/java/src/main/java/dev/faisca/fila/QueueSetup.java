@@ -72,7 +72,9 @@ final class QueueSetup {
       return value.toString();
     }
     boolean isLong = text.codePointCount(0, text.length()) > SHOWN_CHARACTERS_MAX;
-    String cut = isLong ? text.substring(0, text.offsetByCodePoints(0, SHOWN_CHARACTERS_MAX)) : text;
-    return '"' + cut.replace("\n", "\\n") + (isLong ? "...\"" : "\"");
+    if (isLong) {
+      text = text.substring(0, text.offsetByCodePoints(0, SHOWN_CHARACTERS_MAX));
+    }
+    return '"' + text.replace("\n", "\\n") + (isLong ? "...\"" : "\"");
   }
 }

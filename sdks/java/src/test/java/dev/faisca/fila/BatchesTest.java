@@ -123,7 +123,8 @@ class BatchesTest extends BrokerTest {
   void manyLeasesAreProlongedWithOneOutcomeEach() throws Exception {
     broker.respond("ExtendLease", BatchesTest::extended);
     int count = BatchRpc.ITEMS_MAX + 1;
-    String[] ids = IntStream.range(0, count).mapToObj(number -> "m" + number).toArray(String[]::new);
+    String[] ids =
+        IntStream.range(0, count).mapToObj(number -> "m" + number).toArray(String[]::new);
     willAnswer(
         "Receive",
         ReceiveResponse.newBuilder()
@@ -164,7 +165,8 @@ class BatchesTest extends BrokerTest {
                       throw new StackOverflowError("deep");
                     }
                   });
-      eventually(() -> logged.has("SEVERE the thread of a listener has failed, its consumer is closed"));
+      eventually(
+          () -> logged.has("SEVERE the thread of a listener has failed, its consumer is closed"));
       assertTrue(consumer.isClosed());
     }
   }
