@@ -39,6 +39,7 @@ class Sdk:
     toolchain: tuple[str, ...]
     package: tuple[Command, ...]
     example: Command  # `{example}` stands for its name, `{Example}` for that of a class
+    applications: Mapping[str, Command] = field(default_factory=dict)  # examples of this SDK alone
     generate: Callable[[Path], None] | None = None
     generated: str = ""  # the folder that `generate` fills, relative to the SDK's
     lint: tuple[Command, ...] = ()
@@ -100,11 +101,18 @@ JAVA = Sdk(
     generated="src/generated/java",
     lint=(("mvn", "-q", "-B", "test-compile", "-DbuildDirectory={cache}/sdk"),),
     test=(("mvn", "-B", "-ntp", "test", "-DbuildDirectory={cache}/sdk"),),
-    package=(("mvn", "-q", "-B", "package", "-DskipTests", "-DbuildDirectory={cache}/sdk"),),
+    package=(
+        ("mvn", "-q", "-B", "install", "-DskipTests", "-DbuildDirectory={cache}/sdk"),
+        (
+            *("mvn", "-q", "-B", "-ntp", "-f", "examples/spring-boot", "package"),
+            "-DbuildDirectory={cache}/spring-boot",
+        ),
+    ),
     example=(
         *("java", "-cp", "{cache}/sdk/fila-client-0.1.0.jar:{cache}/sdk/lib/*"),
         "examples/{Example}.java",
     ),
+    applications={"spring-boot": ("java", "-jar", "{cache}/spring-boot/fila-spring.jar")},
 )
 RUBY = Sdk(
     name="ruby",
@@ -208,14 +216,18 @@ def run_examples(sdk: Sdk) -> list[str]:
             is_secure = example == "secure"
             address = secure_address if is_secure else plain_address
             environment = {"FILA_ADDR": address, **(client if is_secure else {})}
-            if not _run_example(sdk, example, environment):
+            names = {"example": example, "Example": example.capitalize()}
+            command = [sdk.filled(part, **names) for part in sdk.example]
+            if not _run_example(sdk, example, command, environment):
                 failed.append(f"example {example}")
+        for name, parts in sdk.applications.items():
+            command = [sdk.filled(part) for part in parts]
+            if not _run_example(sdk, name, command, {"FILA_ADDR": plain_address}):
+                failed.append(f"example {name}")
     return failed
 
 
-def _run_example(sdk: Sdk, example: str, environment: dict[str, str]) -> bool:
-    names = {"example": example, "Example": example.capitalize()}
-    command = [sdk.filled(part, **names) for part in sdk.example]
+def _run_example(sdk: Sdk, example: str, command: list[str], environment: dict[str, str]) -> bool:
     try:
         done = subprocess.run(
             command,
