@@ -58,7 +58,10 @@ class Sdk:
         return text
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **{name: self.filled(value) for name, value in self.env.items()}}
+        own = {name: self.filled(value) for name, value in self.env.items()}
+        # For tests of `testing`, which start a broker of their own.
+        server = Path(sys.executable).with_name("fila-server")
+        return {**os.environ, "FILA_SERVER": str(server), **own}
 
 
 GO = Sdk(
