@@ -17,6 +17,7 @@ import dev.faisca.fila.UnauthenticatedException;
 import dev.faisca.fila.UnavailableException;
 import java.io.BufferedReader;
 import java.io.File;
+import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -125,10 +126,11 @@ class TestBrokerTest {
     assertTrue(error.getMessage().contains("nonsense"), error.getMessage());
   }
 
-  /** A program that starts a broker, says where, and dies. */
+  /** A program that starts a broker, says where, and dies when it hears something. */
   static final class Mortal {
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws IOException {
       System.out.println(TestBroker.start().address());
+      System.in.read();
       Runtime.getRuntime().halt(1);
     }
   }
@@ -151,22 +153,15 @@ class TestBrokerTest {
   @Test
   void itDoesNotOutliveTheProgramThatStartedIt(@TempDir Path folder) throws Exception {
     Process mortal = java(folder, null, Mortal.class);
-    String address;
     try (BufferedReader output = mortal.inputReader(UTF_8)) {
-      address = output.readLine();
-    }
-    assertTrue(mortal.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS));
-    long end = System.nanoTime() + PATIENCE.toNanos();
-    try (FilaClient late = quick(address)) {
-      while (true) {
-        try {
-          late.ping();
-        } catch (UnavailableException gone) {
-          break;
-        }
-        assertTrue(System.nanoTime() < end, "it still answers");
-        Thread.sleep(20);
+      try (FilaClient early = quick(output.readLine())) {
+        assertFalse(early.ping().isNegative());
       }
+      List<ProcessHandle> started = mortal.descendants().toList();
+      assertEquals(1, started.size());
+      mortal.outputWriter(UTF_8).append('.').flush();
+      assertTrue(mortal.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS));
+      started.get(0).onExit().get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
     }
   }
 
