@@ -111,11 +111,18 @@ JAVA = Sdk(
     generated="src/generated/java",
     lint=(("mvn", "-q", "-B", "test-compile", "-DbuildDirectory={cache}/sdk"),),
     test=(("mvn", "-B", "-ntp", "test", "-DbuildDirectory={cache}/sdk"),),
-    package=(("mvn", "-q", "-B", "package", "-DskipTests", "-DbuildDirectory={cache}/sdk"),),
+    package=(
+        ("mvn", "-q", "-B", "install", "-DskipTests", "-DbuildDirectory={cache}/sdk"),
+        (
+            *("mvn", "-q", "-B", "-ntp", "-f", "examples/spring-boot", "package"),
+            "-DbuildDirectory={cache}/spring-boot",
+        ),
+    ),
     example=(
         *("java", "-cp", "{cache}/sdk/fila-client-0.1.0.jar:{cache}/sdk/lib/*"),
         "examples/{Example}.java",
     ),
+    applications={"spring-boot": ("java", "-jar", "{cache}/spring-boot/fila-spring.jar")},
 )
 RUBY = Sdk(
     name="ruby",

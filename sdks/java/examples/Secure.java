@@ -24,10 +24,15 @@ final class Secure {
   private static FilaClient connect() {
     Path ca = file("FILA_CA");
     Path cert = file("FILA_CERT");
-    TlsOptions tls = new TlsOptions(ca, cert, file("FILA_KEY"), null);
+    TlsOptions tls = ca == null ? null : TlsOptions.ca(ca);
+    if (cert != null) {
+      tls =
+          (tls == null ? TlsOptions.systemRoots() : tls)
+              .withClientCertificate(cert, file("FILA_KEY"));
+    }
     return FilaClient.builder()
         .target(System.getenv().getOrDefault("FILA_ADDR", "127.0.0.1:5555"))
-        .tls(ca == null && cert == null ? null : tls)
+        .tls(tls)
         .apiKey(System.getenv("FILA_API_KEY"))
         .build();
   }

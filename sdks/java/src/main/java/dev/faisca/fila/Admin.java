@@ -11,6 +11,7 @@ import dev.faisca.fila.internal.v1.FilaAdminGrpc;
 import dev.faisca.fila.internal.v1.GetConfigRequest;
 import dev.faisca.fila.internal.v1.GetConfigResponse;
 import dev.faisca.fila.internal.v1.GetStatsRequest;
+import dev.faisca.fila.internal.v1.GetStatsResponse;
 import dev.faisca.fila.internal.v1.ListConfigRequest;
 import dev.faisca.fila.internal.v1.ListConfigResponse;
 import dev.faisca.fila.internal.v1.ListQueuesRequest;
@@ -90,6 +91,14 @@ final class Admin {
             .setMaxKeys(Wire.count("maxKeys", maxKeys))
             .build();
     return Call.repeatable(FilaAdminGrpc.getGetStatsMethod(), request, AdminAnswers::stats, queue);
+  }
+
+  /** A queue's settings as they travel. */
+  static Call<?, ?, dev.faisca.fila.internal.v1.QueueConfig> config(String queue) {
+    GetStatsRequest request =
+        GetStatsRequest.newBuilder().setQueue(Wire.named("queue", queue)).setMaxKeys(1).build();
+    return Call.repeatable(
+        FilaAdminGrpc.getGetStatsMethod(), request, GetStatsResponse::getConfig, queue);
   }
 
   static Call<?, ?, PeekPage> peek(String queue, PeekOptions options) {

@@ -4,6 +4,7 @@ package dev.faisca.fila;
 import dev.faisca.fila.internal.v1.AckRequest;
 import dev.faisca.fila.internal.v1.GrantSettlement;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
@@ -63,6 +64,29 @@ final class Batches {
             timeout);
     List<SettleResult> results = settled(ids, outcomes);
     markSettled(messages, results);
+    return results;
+  }
+
+  List<ExtendResult> extend(
+      Iterable<? extends Message> messages, Duration duration, Duration timeout)
+      throws FilaException {
+    List<Message> all = new ArrayList<>();
+    messages.forEach(all::add);
+    List<Outcome<Instant>> outcomes =
+        send(
+            Wire.EXTEND,
+            all,
+            (Message m) -> Wire.extend(m.queue(), m.id(), m.leaseToken(), duration),
+            timeout);
+    List<ExtendResult> results = new ArrayList<>(all.size());
+    for (int index = 0; index < all.size(); index++) {
+      Outcome<Instant> outcome = outcomes.get(index);
+      Message message = all.get(index);
+      results.add(new ExtendResult(message.id(), outcome.value(), outcome.error()));
+      if (outcome.error() == null && message instanceof ConsumeMessage delivered) {
+        delivered.extendedUntil = outcome.value();
+      }
+    }
     return results;
   }
 

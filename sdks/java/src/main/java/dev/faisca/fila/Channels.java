@@ -3,26 +3,22 @@ package dev.faisca.fila;
 
 import io.grpc.CallOptions;
 import io.grpc.Channel;
-import io.grpc.ChannelCredentials;
 import io.grpc.ClientCall;
 import io.grpc.ClientInterceptor;
-import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
-import io.grpc.InsecureChannelCredentials;
+import io.grpc.ClientInterceptors;
+import io.grpc.ClientInterceptors.CheckedForwardingClientCall;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
-import io.grpc.TlsChannelCredentials;
+import io.grpc.Status;
+import io.grpc.StatusException;
 import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import io.grpc.netty.shaded.io.netty.channel.ChannelOption;
-import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.AccessDeniedException;
-import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
-import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
@@ -33,6 +29,9 @@ final class Channels {
   static final CallOptions.Key<Map<String, String>> TRACE =
       CallOptions.Key.createWithDefault("fila-trace", Map.of());
 
+  /** The API key that a call carries; absent where it is asked for when the call starts. */
+  static final CallOptions.Key<String> KEY = CallOptions.Key.create("fila-api-key");
+
   // Below the 60 s after which NAT tables and load balancers forget idle connections, and above the
   // interval from which the broker takes pings for a flood.
   private static final int KEEPALIVE_TIME_S = 20;
@@ -40,31 +39,30 @@ final class Channels {
   private static final int KEEPALIVE_TIMEOUT_S = 5;
   private static final int CONNECT_TIMEOUT_MS = 5_000;
 
-  private static final String PEM_MARK = "-----BEGIN ";
+  // More than what gRPC takes for a time at all.
+  private static final int IDLE_NEVER_DAYS = 1000;
+
+  static {
+    Members.register();
+  }
 
   private Channels() {}
 
   /** A channel that connects with its first call. Fails with IllegalArgumentException. */
   static ManagedChannel open(ClientOptions options) {
     TlsOptions tls = options.tls();
-    ChannelCredentials credentials = credentials(tls);
-    NettyChannelBuilder builder;
-    try {
-      builder = NettyChannelBuilder.forTarget(options.uri(), credentials);
-    } catch (IllegalArgumentException broken) {
-      throw new IllegalArgumentException(
-          "tls files cannot be used: " + broken.getMessage(), broken);
-    }
-    builder
-        .userAgent("fila-java/" + version())
-        .maxInboundMessageSize(options.maxMessageBytes())
-        .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
-        .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
-        .keepAliveWithoutCalls(true)
-        .withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, CONNECT_TIMEOUT_MS)
-        // What is sent again is decided in this package, which knows what may be.
-        .disableRetry()
-        .intercept(new Companion(options.apiKey()));
+    NettyChannelBuilder builder =
+        NettyChannelBuilder.forTarget(options.uri(), Certificates.credentials(tls))
+            .userAgent("fila-java/" + version())
+            .maxInboundMessageSize(options.maxMessageBytes())
+            .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
+            .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
+            .keepAliveWithoutCalls(true)
+            .withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, CONNECT_TIMEOUT_MS)
+            // What is sent again is decided in this package, which knows what may be.
+            .disableRetry()
+            // A connection that is not used is still one: only what ends it by itself was a loss.
+            .idleTimeout(IDLE_NEVER_DAYS, TimeUnit.DAYS);
     if (tls != null && tls.serverName() != null) {
       builder.overrideAuthority(tls.serverName());
     }
@@ -82,53 +80,71 @@ final class Channels {
     return properties.getProperty("version");
   }
 
-  private static ChannelCredentials credentials(TlsOptions tls) {
-    if (tls == null) {
-      return InsecureChannelCredentials.create();
+  /** The channel with what travels beside each request, and what the user wants to see of it. */
+  static Channel intercepted(ManagedChannel channel, ClientOptions options) {
+    List<ClientInterceptor> all = new ArrayList<>();
+    if (!options.interceptors().isEmpty()) {
+      all.add(new Fence());
     }
-    TlsChannelCredentials.Builder credentials = TlsChannelCredentials.newBuilder();
-    try {
-      if (tls.caFile() != null) {
-        credentials.trustManager(pem("caFile", tls.caFile()));
-      }
-      if (tls.certFile() != null) {
-        credentials.keyManager(pem("certFile", tls.certFile()), pem("keyFile", tls.keyFile()));
-      }
-    } catch (IOException broken) {
-      throw new IllegalArgumentException("cannot read tls files: " + broken.getMessage(), broken);
-    }
-    return credentials.build();
+    all.addAll(options.interceptors());
+    all.add(new Companion(options.apiKey()));
+    return ClientInterceptors.interceptForward(channel, all);
   }
 
-  private static InputStream pem(String option, Path path) {
-    byte[] content;
-    try {
-      content = Files.readAllBytes(path);
-    } catch (IOException error) {
-      String text = "cannot read tls %s \"%s\": %s".formatted(option, path, why(error));
-      throw new IllegalArgumentException(text, error);
+  /** What an interceptor throws ends its call, and nothing else. */
+  private static final class Fence implements ClientInterceptor {
+    @Override
+    public <Q, A> ClientCall<Q, A> interceptCall(
+        MethodDescriptor<Q, A> method, CallOptions options, Channel next) {
+      ClientCall<Q, A> call;
+      try {
+        call = next.newCall(method, options);
+      } catch (RuntimeException defect) {
+        return new Stillborn<>(Status.fromThrowable(defect));
+      }
+      return new CheckedForwardingClientCall<>(call) {
+        @Override
+        protected void checkedStart(Listener<A> listener, Metadata headers) {
+          delegate().start(listener, headers);
+        }
+      };
     }
-    if (!new String(content, StandardCharsets.ISO_8859_1).contains(PEM_MARK)) {
-      throw new IllegalArgumentException("tls %s \"%s\" is not a PEM file".formatted(option, path));
-    }
-    return new ByteArrayInputStream(content);
   }
 
-  private static String why(IOException error) {
-    if (error instanceof NoSuchFileException) {
-      return "no such file";
+  /** A call that ends when it is started. */
+  private static final class Stillborn<Q, A> extends ClientCall<Q, A> {
+    private final Status status;
+
+    Stillborn(Status status) {
+      this.status = status;
     }
-    return error instanceof AccessDeniedException ? "permission denied" : error.getMessage();
+
+    @Override
+    public void start(Listener<A> listener, Metadata headers) {
+      listener.onClose(status, new Metadata());
+    }
+
+    @Override
+    public void request(int count) {}
+
+    @Override
+    public void cancel(String message, Throwable cause) {}
+
+    @Override
+    public void halfClose() {}
+
+    @Override
+    public void sendMessage(Q message) {}
   }
 
   /** Puts the API key and the trace context beside every request. */
   private static final class Companion implements ClientInterceptor {
     private static final Metadata.Key<String> AUTHORIZATION = key("authorization");
 
-    private final String authorization;
+    private final ApiKey apiKey;
 
-    Companion(String apiKey) {
-      this.authorization = apiKey == null ? null : "Bearer " + apiKey;
+    Companion(ApiKey apiKey) {
+      this.apiKey = apiKey;
     }
 
     private static Metadata.Key<String> key(String name) {
@@ -138,14 +154,17 @@ final class Channels {
     @Override
     public <Q, A> ClientCall<Q, A> interceptCall(
         MethodDescriptor<Q, A> method, CallOptions options, Channel next) {
-      return new SimpleForwardingClientCall<>(next.newCall(method, options)) {
+      return new CheckedForwardingClientCall<>(next.newCall(method, options)) {
         @Override
-        public void start(Listener<A> listener, Metadata headers) {
-          if (authorization != null) {
-            headers.put(AUTHORIZATION, authorization);
+        protected void checkedStart(Listener<A> listener, Metadata headers)
+            throws StatusException {
+          String given = options.getOption(KEY);
+          String known = given == null ? apiKey.get() : given;
+          if (!known.isEmpty()) {
+            headers.put(AUTHORIZATION, "Bearer " + known);
           }
           options.getOption(TRACE).forEach((name, value) -> headers.put(key(name), value));
-          super.start(listener, headers);
+          delegate().start(listener, headers);
         }
       };
     }

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 package dev.faisca.fila;
 
+import io.grpc.ClientInterceptor;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.function.Consumer;
 import java.util.regex.Pattern;
 
 /**
- * What a user may choose about a client, checked when it is chosen. Knows nothing of gRPC.
+ * What a user may choose about a client, checked when it is chosen.
  *
- * @param apiKey never shown by {@code toString}
+ * @param target one address, or the members of a cluster with commas between them
  */
 record ClientOptions(
     String target,
     TlsOptions tls,
-    String apiKey,
+    ApiKey apiKey,
     Duration timeout,
     int maxMessageBytes,
     Backoff backoff,
     long maxBufferedBytes,
-    Duration closeTimeout) {
+    Duration closeTimeout,
+    List<ClientInterceptor> interceptors,
+    Consumer<ConnectionEvent> connectionListener) {
 
   // The broker keeps single payloads below 4 MiB; frames and pages hold many of them.
   private static final int MAX_MESSAGE_BYTES = 64 * 1024 * 1024;
@@ -39,12 +44,14 @@ record ClientOptions(
       new ClientOptions(
           "127.0.0.1:5555",
           null,
-          null,
+          ApiKey.NONE,
           Duration.ofSeconds(5),
           MAX_MESSAGE_BYTES,
           Backoff.DEFAULT,
           MAX_BUFFERED_BYTES,
-          Duration.ofSeconds(5));
+          Duration.ofSeconds(5),
+          List.of(),
+          event -> {});
 
   ClientOptions {
     checkTarget(Objects.requireNonNull(target, "target"));
@@ -63,23 +70,24 @@ record ClientOptions(
     if (closeTimeout.isNegative()) {
       throw new IllegalArgumentException("closeTimeout must not be negative, got " + closeTimeout);
     }
-    // gRPC refuses other characters too, but with a text that repeats the key.
-    if (apiKey != null && !apiKey.matches("[!-~]+")) {
-      throw new IllegalArgumentException(
-          "apiKey must be printable ASCII without spaces, and not empty");
-    }
   }
 
   private static void checkTarget(String target) {
     if (SCHEMES.stream().anyMatch(target::startsWith)) {
       return;
     }
-    var parts = HOST_AND_PORT.matcher(target);
-    int port = parts.matches() ? Integer.parseInt(parts.group(2)) : 0;
-    if (port < 1 || port > 65535) {
-      throw new IllegalArgumentException(
-          "target \"%s\" is not host:port, for example \"127.0.0.1:5555\"".formatted(target));
+    for (String member : members(target)) {
+      var parts = HOST_AND_PORT.matcher(member);
+      int port = parts.matches() ? Integer.parseInt(parts.group(2)) : 0;
+      if (port < 1 || port > 65535) {
+        throw new IllegalArgumentException(
+            "target \"%s\" is not host:port, for example \"127.0.0.1:5555\"".formatted(member));
+      }
     }
+  }
+
+  private static List<String> members(String target) {
+    return Arrays.stream(target.split(",", -1)).map(String::strip).toList();
   }
 
   /** The target as a URI, so that gRPC does not take a host's name for a scheme. */
@@ -87,8 +95,11 @@ record ClientOptions(
     if (SCHEMES.stream().anyMatch(target::startsWith)) {
       return target;
     }
+    List<String> members = members(target);
     try {
-      return new URI("dns", "", "/" + target, null).toString();
+      return members.size() == 1
+          ? new URI("dns", "", "/" + target.strip(), null).toString()
+          : Members.uri(members).toString();
     } catch (URISyntaxException impossible) {
       throw new IllegalArgumentException("target \"%s\" is no address".formatted(target));
     }

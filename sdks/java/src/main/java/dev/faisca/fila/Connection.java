@@ -8,11 +8,13 @@ import dev.faisca.fila.internal.v1.ItemError;
 import dev.faisca.fila.internal.v1.PipelineRequest;
 import dev.faisca.fila.internal.v1.PipelineResponse;
 import io.grpc.CallOptions;
+import io.grpc.Channel;
 import io.grpc.ClientCall;
 import io.grpc.Deadline;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.Status;
+import io.grpc.StatusException;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
@@ -36,10 +38,11 @@ final class Connection {
       Metadata.Key.of("fila-reason", Metadata.ASCII_STRING_MARSHALLER);
   // The broker ends a pipeline within a round trip, and a shutdown must not hang.
   private static final Duration DRAIN = Duration.ofMillis(100);
-  private static final String REDACTED = "[redacted]";
 
   private final ClientOptions options;
   private final ManagedChannel channel;
+  // The channel with what travels beside each request.
+  private final Channel calls;
   private final CallOptions callOptions;
   private final ScheduledThreadPoolExecutor timer;
   // What waits to be sent again. Closing hurries it along, so that nobody waits for nothing.
@@ -56,12 +59,14 @@ final class Connection {
   Connection(ClientOptions options) {
     this.options = options;
     this.channel = Channels.open(options);
+    this.calls = Channels.intercepted(channel, options);
     this.callOptions = CallOptions.DEFAULT.withMaxOutboundMessageSize(options.maxMessageBytes());
     // A message beyond the client's own limit ends the stream, and that must not meet others.
     this.hasPipelines = options.maxMessageBytes() >= BatchRpc.BYTES_MAX;
     this.timer = new ScheduledThreadPoolExecutor(1, Connection::timerThread);
     timer.setRemoveOnCancelPolicy(true);
-    Reconnect.watch(channel, options.backoff(), timer);
+    Announcements announcements = new Announcements(channel, options, this::explanation);
+    Reconnect.watch(channel, options.backoff(), timer, announcements);
   }
 
   /** Whether the broker settles grants: yes, until it says that it knows no such call. */
@@ -117,20 +122,24 @@ final class Connection {
 
   /** Sends one call, again where that is safe, and waits for its answer. */
   <T> T call(Call<?, ?, T> call, Duration timeout) throws FilaException {
+    CompletableFuture<T> answer = begin(call, timeout);
+    T value = await(answer);
+    return Retrying.wasRepeated(answer) ? call.afterRepeat().apply(value) : value;
+  }
+
+  /** Sends one call, again where that is safe. */
+  <T> CompletableFuture<T> begin(Call<?, ?, T> call, Duration timeout) {
     Map<String, String> trace = Tracing.current();
     Deadline deadline = deadline(timeout);
     if (isClosing) {
-      throw closed(call.queue(), call.messageId());
+      return CompletableFuture.failedFuture(closed(call.queue(), call.messageId()));
     }
-    CompletableFuture<T> answer =
-        Retrying.start(
-            this,
-            call.isRepeatable(),
-            deadline,
-            attempt -> send(call, deadline, trace),
-            error -> false);
-    T value = await(answer);
-    return Retrying.wasRepeated(answer) ? call.afterRepeat().apply(value) : value;
+    return Retrying.start(
+        this,
+        call.isRepeatable(),
+        deadline,
+        attempt -> send(call, deadline, trace),
+        error -> false);
   }
 
   /** Sends one call, batches through pipelines. Its answer is a value or a FilaException. */
@@ -141,7 +150,13 @@ final class Connection {
       PipelineRequest message = piped.wrap(call.request());
       // A broker may refuse a large message by ending the stream.
       if (message.getSerializedSize() <= BatchRpc.BYTES_MAX) {
-        return (piped.isEnqueue() ? enqueues : settlements).send(piped, call, message, deadline);
+        Pipeline pipeline = piped.isEnqueue() ? enqueues : settlements;
+        try {
+          return pipeline.send(piped, call, message, deadline, options.apiKey().get());
+        } catch (StatusException keyless) {
+          return CompletableFuture.failedFuture(
+              failure(keyless.getStatus(), null, call.queue(), call.messageId()));
+        }
       }
     }
     return sendAlone(call, deadline, trace);
@@ -164,7 +179,7 @@ final class Connection {
       return CompletableFuture.failedFuture(closed(call.queue(), call.messageId()));
     }
     ClientCall<Q, A> sent =
-        channel.newCall(
+        calls.newCall(
             call.method(), callOptions.withDeadline(deadline).withOption(Channels.TRACE, trace));
     Reply<A, T> reply =
         new Reply<>(
@@ -179,13 +194,14 @@ final class Connection {
   ClientCall<ConsumeRequest, ConsumeResponse> stream(
       boolean waitForReady, Map<String, String> trace) {
     CallOptions chosen = callOptions.withOption(Channels.TRACE, trace);
-    return channel.newCall(
+    return calls.newCall(
         FilaServiceGrpc.getConsumeMethod(), waitForReady ? chosen.withWaitForReady() : chosen);
   }
 
-  /** A stream of batches that is not started yet. It has no deadline. */
-  ClientCall<PipelineRequest, PipelineResponse> pipeline() {
-    return channel.newCall(FilaServiceGrpc.getPipelineMethod(), callOptions);
+  /** A stream of batches with this API key that is not started yet. It has no deadline. */
+  ClientCall<PipelineRequest, PipelineResponse> pipeline(String key) {
+    return calls.newCall(
+        FilaServiceGrpc.getPipelineMethod(), callOptions.withOption(Channels.KEY, key));
   }
 
   /**
@@ -229,8 +245,9 @@ final class Connection {
     String code = status.getCode().name();
     String text = text(status, reason);
     Throwable cause = status.asRuntimeException(trailers);
-    if (!redacted(text).equals(text)) {
-      text = redacted(text);
+    String safe = options.apiKey().redacted(text);
+    if (!safe.equals(text)) {
+      text = safe;
       cause = null;
     }
     return Errors.fromStatus(new CallFailure(text, code, reason, queue, messageId, cause));
@@ -241,11 +258,11 @@ final class Connection {
     if (isClosed) {
       return closed(null, null);
     }
-    return BatchRpc.refusal(error, redacted(error.getMessage()), null, null);
+    return BatchRpc.refusal(error, options.apiKey().redacted(error.getMessage()), null, null);
   }
 
-  private String redacted(String text) {
-    return options.apiKey() == null ? text : text.replace(options.apiKey(), REDACTED);
+  private String explanation(Status status) {
+    return failure(status, null, null, null).getMessage();
   }
 
   private String text(Status status, String reason) {

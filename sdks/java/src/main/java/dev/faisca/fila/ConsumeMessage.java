@@ -17,7 +17,8 @@ public final class ConsumeMessage extends Message {
   volatile boolean isLost;
   // Or about to be: a worker leaves it alone.
   volatile boolean isSettled;
-  private volatile Instant extendedUntil;
+  // Null until its lease was prolonged.
+  volatile Instant extendedUntil;
 
   /** One that was received. */
   ConsumeMessage(dev.faisca.fila.internal.v1.Message raw, FilaClient client, int frameSize) {

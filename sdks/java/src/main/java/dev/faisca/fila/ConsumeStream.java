@@ -268,6 +268,11 @@ final class ConsumeStream {
 
     @Override
     public void onClose(Status status, Metadata trailers) {
+      if (lock.isHeldByCurrentThread()) {
+        // The API key or an interceptor ended it in the middle of its opening.
+        connection.at(Connection.deadline(Duration.ZERO), () -> onClose(status, trailers));
+        return;
+      }
       lock.lock();
       try {
         current = null;

@@ -65,6 +65,17 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
   }
 
   /**
+   * Like the iteration, over lists of what is there: at least one message, at most so many. Nothing
+   * lingers.
+   */
+  public Iterable<List<ConsumeMessage>> batches(int max) {
+    if (max < 1) {
+      throw new IllegalArgumentException("max must be positive, got " + max);
+    }
+    return () -> new Batched(max);
+  }
+
+  /**
    * Starts a daemon thread that hands every message to a listener, one after the other: the next
    * one is asked for when the listener has returned. Returns at once.
    */
@@ -136,13 +147,23 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
 
   private void deliver(MessageListener listener) {
     try {
+      handOut(listener);
+    } catch (RuntimeException | Error defect) {
+      LOG.log(Level.ERROR, "the thread of a listener has failed, its consumer is closed", defect);
+      close();
+    }
+  }
+
+  private void handOut(MessageListener listener) {
+    try {
       for (var message = take(null); message != null; message = take(null)) {
         deliver(listener, message);
       }
-      listener.onEnd();
     } catch (FilaException error) {
       listener.onError(error);
+      return;
     }
+    listener.onEnd();
   }
 
   private static void deliver(MessageListener listener, ConsumeMessage message) {
@@ -158,27 +179,47 @@ public final class Consumer implements Iterable<ConsumeMessage>, AutoCloseable {
     }
   }
 
-  private final class Messages implements Iterator<ConsumeMessage> {
-    private ConsumeMessage held;
+  /** What is there, up to a number at a time. */
+  private final class Batched implements Iterator<List<ConsumeMessage>> {
+    private final int max;
+    private List<ConsumeMessage> held = List.of();
+
+    Batched(int max) {
+      this.max = max;
+    }
 
     @Override
     public boolean hasNext() {
       try {
-        held = held == null ? take(null) : held;
+        held = held.isEmpty() ? take(max) : held;
       } catch (FilaException error) {
         throw new UncheckedFilaException(error);
       }
-      return held != null;
+      return !held.isEmpty();
+    }
+
+    @Override
+    public List<ConsumeMessage> next() {
+      if (!hasNext()) {
+        throw new NoSuchElementException("the consumer is closed");
+      }
+      List<ConsumeMessage> batch = held;
+      held = List.of();
+      return batch;
+    }
+  }
+
+  private final class Messages implements Iterator<ConsumeMessage> {
+    private final Batched one = new Batched(1);
+
+    @Override
+    public boolean hasNext() {
+      return one.hasNext();
     }
 
     @Override
     public ConsumeMessage next() {
-      if (!hasNext()) {
-        throw new NoSuchElementException("the consumer is closed");
-      }
-      ConsumeMessage message = held;
-      held = null;
-      return message;
+      return one.next().get(0);
     }
   }
 }

@@ -3,6 +3,7 @@ package dev.faisca.fila;
 
 import com.google.protobuf.ByteString;
 import dev.faisca.fila.internal.v1.EnqueueRequest;
+import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Collection;
@@ -68,6 +69,31 @@ public final class EnqueueMessage {
     public Builder payload(byte[] payload) {
       request.setPayload(ByteString.copyFrom(Objects.requireNonNull(payload, "payload")));
       return this;
+    }
+
+    /** Sets the payload to what remains in a buffer, which is copied and left where it is. */
+    public Builder payload(ByteBuffer payload) {
+      request.setPayload(ByteString.copyFrom(payload.duplicate()));
+      return this;
+    }
+
+    /** Sets the payload to a text, as UTF-8. */
+    public Builder text(String text) {
+      request.setPayload(ByteString.copyFromUtf8(Wire.named("text", text)));
+      return this;
+    }
+
+    /**
+     * Sets the payload to what your JSON library makes of a value: {@code json(order,
+     * mapper::writeValueAsString)} with Jackson, {@code gson::toJson} with Gson. Fails with
+     * IllegalArgumentException when it cannot.
+     */
+    public <T> Builder json(T value, JsonWriter<? super T> writer) {
+      try {
+        return text(writer.write(value));
+      } catch (Exception broken) {
+        throw new IllegalArgumentException("the payload cannot be written as JSON", broken);
+      }
     }
 
     /** Sets who the message belongs to; keys with messages waiting take turns. */

@@ -54,6 +54,24 @@ public final class FilaClient implements AutoCloseable {
     return new FilaClient(shared, timeout);
   }
 
+  /** Asks whether the broker serves, and returns how long the answer took. No permission needed. */
+  public Duration ping() throws FilaException {
+    return Health.ping(connection, timeout);
+  }
+
+  /**
+   * Waits until the broker answers and serves: for tests, and scripts that start beside it. Fails
+   * with {@link DeadlineExceededException} that says what the last attempt failed with.
+   */
+  public void waitReady(Duration timeout) throws FilaException {
+    Health.await(connection, timeout);
+  }
+
+  /** Like the other form, for 30 s. */
+  public void waitReady() throws FilaException {
+    waitReady(Duration.ofSeconds(30));
+  }
+
   /**
    * Waits until every enqueue, ack, nack and extension that was begun before is answered, whatever
    * the answer. Fails with {@link DeadlineExceededException} if that takes longer.
@@ -189,8 +207,14 @@ public final class FilaClient implements AutoCloseable {
   public List<ConsumeMessage> receive(
       String queue, int maxMessages, Duration wait, Duration visibilityTimeout)
       throws FilaException {
+    return Connection.await(receiveAsync(queue, maxMessages, wait, visibilityTimeout));
+  }
+
+  /** Like {@link #receive}, without waiting for the answer; null times are the broker's choice. */
+  public CompletableFuture<List<ConsumeMessage>> receiveAsync(
+      String queue, int maxMessages, Duration wait, Duration visibilityTimeout) {
     // The broker may use all of the wait before it begins to answer.
-    return connection.call(
+    return connection.begin(
         Wire.receive(queue, maxMessages, wait, visibilityTimeout, this),
         wait == null ? timeout : timeout.plus(wait));
   }
@@ -286,6 +310,12 @@ public final class FilaClient implements AutoCloseable {
         shared.singles.extend(Wire.extend(queue, messageId, leaseToken, duration), timeout));
   }
 
+  /** Prolongs many leases, as {@link #extend}; one result for each, in order. */
+  public List<ExtendResult> extendMany(Iterable<? extends Message> messages, Duration duration)
+      throws FilaException {
+    return shared.batches.extend(messages, duration, timeout);
+  }
+
   // --- Queues -----------------------------------------------------------------------------------
 
   /** Creates a queue and its dead-letter queue, and returns the latter's name. */
@@ -296,6 +326,20 @@ public final class FilaClient implements AutoCloseable {
   /** Like the other form, with settings. */
   public String createQueue(String name, QueueSettings settings) throws FilaException {
     return connection.call(Admin.createQueue(name, settings), timeout);
+  }
+
+  /** Creates a queue unless it is there; see the other form. */
+  public String ensureQueue(String name) throws FilaException {
+    return ensureQueue(name, QueueSettings.NONE);
+  }
+
+  /**
+   * Creates a queue, or is content if it is there with these settings, and returns its dead-letter
+   * queue's name. Fails with {@link QueueAlreadyExistsException}, which names what differs, and
+   * never changes a queue. Settings that are not set are not compared.
+   */
+  public String ensureQueue(String name, QueueSettings settings) throws FilaException {
+    return QueueSetup.ensure(connection, name, settings, timeout);
   }
 
   /** Changes the settings that are set, and returns all of them. */

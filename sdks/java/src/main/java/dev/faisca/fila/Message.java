@@ -2,6 +2,11 @@
 package dev.faisca.fila;
 
 import dev.faisca.fila.internal.v1.MessageTimestamps;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.List;
 import java.util.Map;
@@ -39,6 +44,41 @@ public sealed class Message permits ConsumeMessage {
   /** The payload, a copy with each call. */
   public final byte[] payload() {
     return raw.getPayload().toByteArray();
+  }
+
+  /** The payload without a copy, as a view that cannot be written to; a new one with each call. */
+  public final ByteBuffer payloadBuffer() {
+    return raw.getPayload().asReadOnlyByteBuffer();
+  }
+
+  /**
+   * The payload as a text. Fails with UncheckedIOException that names the message when it is not
+   * UTF-8.
+   */
+  public final String text() {
+    try {
+      return StandardCharsets.UTF_8.newDecoder().decode(payloadBuffer()).toString();
+    } catch (CharacterCodingException broken) {
+      throw new UncheckedIOException(
+          "the payload of message \"%s\" is not UTF-8".formatted(id()), broken);
+    }
+  }
+
+  /**
+   * The payload as your JSON library reads it: {@code message.json(Order.class,
+   * mapper::readValue)} with Jackson, {@code gson::fromJson} with Gson. Fails as {@link #text}
+   * does, and in the same way when the library cannot read it.
+   */
+  public final <T> T json(Class<T> type, JsonReader<T> reader) {
+    String json = text();
+    try {
+      return reader.read(json, type);
+    } catch (Exception broken) {
+      String text =
+          "the payload of message \"%s\" is no JSON of %s".formatted(id(), type.getSimpleName());
+      throw new UncheckedIOException(
+          text, broken instanceof IOException cause ? cause : new IOException(broken));
+    }
   }
 
   /** Who the message belongs to; "default" when nobody said. */

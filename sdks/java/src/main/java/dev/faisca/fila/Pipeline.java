@@ -7,6 +7,7 @@ import io.grpc.ClientCall;
 import io.grpc.Deadline;
 import io.grpc.Metadata;
 import io.grpc.Status;
+import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -44,6 +45,7 @@ final class Pipeline {
   private final Object lock = new Object();
   private final Deque<Request<?, ?, ?>> waiting = new ArrayDeque<>();
   private Stream current;
+  private String openingKey = "";
   // Requests whose callers have not got an answer and have not given up.
   private int callers;
 
@@ -53,9 +55,14 @@ final class Pipeline {
 
   /** Sends one request; its answer is what the call's would be. */
   <Q, A, T> CompletableFuture<T> send(
-      Piped<Q, A> piped, Call<Q, A, T> call, PipelineRequest message, Deadline deadline) {
+      Piped<Q, A> piped,
+      Call<Q, A, T> call,
+      PipelineRequest message,
+      Deadline deadline,
+      String key) {
     Request<Q, A, T> request = new Request<>(piped, call, message, deadline);
     synchronized (lock) {
+      renew(key);
       callers++;
       waiting.add(request);
       write();
@@ -93,6 +100,19 @@ final class Pipeline {
     }
   }
 
+  /** A stream carries the key that it was opened with; with another there is another one. */
+  private void renew(String key) {
+    if (key.equals(openingKey)) {
+      return;
+    }
+    openingKey = key;
+    if (current != null) {
+      // What is under way is still answered, and then it ends.
+      current.call.halfClose();
+      current = null;
+    }
+  }
+
   /** Hands what waits to the stream, as far as it takes it. The lock is held. */
   private void write() {
     while (!waiting.isEmpty()) {
@@ -114,7 +134,7 @@ final class Pipeline {
   }
 
   private void open() {
-    current = new Stream(connection.pipeline());
+    current = new Stream(connection.pipeline(openingKey));
     current.call.start(current, new Metadata());
     current.call.request(REQUESTS_UNDER_WAY_MAX);
   }
@@ -244,6 +264,11 @@ final class Pipeline {
 
     @Override
     public void onClose(Status status, Metadata trailers) {
+      if (Thread.holdsLock(lock)) {
+        // An interceptor ended it in the middle of its opening.
+        connection.at(Connection.deadline(Duration.ZERO), () -> onClose(status, trailers));
+        return;
+      }
       ended.countDown();
       // Who answered knows pipelines, whatever this is.
       if (status.getCode() == Status.Code.UNIMPLEMENTED && !hasAnswered) {

@@ -17,30 +17,46 @@ final class Reconnect {
   private final ManagedChannel channel;
   private final Backoff backoff;
   private final ScheduledExecutorService timer;
+  private final Announcements announcements;
   private int attempts;
   private boolean isScheduled;
 
-  private Reconnect(ManagedChannel channel, Backoff backoff, ScheduledExecutorService timer) {
+  private Reconnect(
+      ManagedChannel channel,
+      Backoff backoff,
+      ScheduledExecutorService timer,
+      Announcements announcements) {
     this.channel = channel;
     this.backoff = backoff;
     this.timer = timer;
+    this.announcements = announcements;
   }
 
-  static void watch(ManagedChannel channel, Backoff backoff, ScheduledExecutorService timer) {
-    new Reconnect(channel, backoff, timer).look();
+  static void watch(
+      ManagedChannel channel,
+      Backoff backoff,
+      ScheduledExecutorService timer,
+      Announcements announcements) {
+    new Reconnect(channel, backoff, timer, announcements).look();
   }
 
-  private synchronized void look() {
+  /** Only one thread at a time is here: each look asks for the next one. */
+  private void look() {
     ConnectivityState state = channel.getState(false);
     if (state == ConnectivityState.SHUTDOWN) {
       return;
     }
+    act(state);
+    announcements.saw(state);
+    channel.notifyWhenStateChanged(state, this::look);
+  }
+
+  private synchronized void act(ConnectivityState state) {
     if (state == ConnectivityState.READY) {
       attempts = 0;
     } else if (state == ConnectivityState.TRANSIENT_FAILURE) {
       schedule();
     }
-    channel.notifyWhenStateChanged(state, this::look);
   }
 
   private void schedule() {

@@ -82,10 +82,7 @@ class CoalescerTest extends BrokerTest {
             AckBatchResponse::getResultsList,
             result -> null,
             result -> null);
-    ClientOptions options =
-        new ClientOptions(
-            broker.target(), null, null, PATIENCE, 1 << 20, QUICK, 1 << 20, Duration.ZERO);
-    Connection connection = new Connection(options);
+    Connection connection = new Connection(builder().options());
     start((AutoCloseable) connection::close);
     Coalescer<AckRequest, Void> coalescer = new Coalescer<>(flawed, connection, new Room(1 << 20));
     for (int call = 0; call < 2 * SLOTS; call++) {

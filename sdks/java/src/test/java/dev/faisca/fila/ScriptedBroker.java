@@ -2,6 +2,7 @@
 package dev.faisca.fila;
 
 import com.google.protobuf.ByteString;
+import com.google.protobuf.Int32Value;
 import dev.faisca.fila.internal.v1.AckBatchRequest;
 import dev.faisca.fila.internal.v1.AckBatchResponse;
 import dev.faisca.fila.internal.v1.ConsumeResponse;
@@ -116,12 +117,14 @@ final class ScriptedBroker implements AutoCloseable {
     respond("AckBatch", ScriptedBroker::acked);
     respond("NackBatch", ScriptedBroker::nacked);
     respond("SettleGrants", ScriptedBroker::settled);
+    respond("Check", request -> Int32Value.of(Health.SERVING));
     script.accept(this);
     server =
         NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port), credentials)
             .maxInboundMessageSize(64 << 20)
             .addService(service(FilaServiceGrpc.getServiceDescriptor()))
             .addService(service(FilaAdminGrpc.getServiceDescriptor()))
+            .addService(health())
             .build();
     try {
       server.start();
@@ -316,6 +319,20 @@ final class ScriptedBroker implements AutoCloseable {
       service.addMethod(
           method, ServerCalls.asyncUnaryCall((request, observer) -> run(name, request, observer)));
     }
+  }
+
+  /** Not recorded: a client may ask by itself. */
+  private ServerServiceDefinition health() {
+    return ServerServiceDefinition.builder("grpc.health.v1.Health")
+        .addMethod(
+            Health.CHECK,
+            ServerCalls.asyncUnaryCall(
+                (request, observer) -> {
+                  @SuppressWarnings("unchecked")
+                  StreamObserver<Object> answers = (StreamObserver<Object>) (Object) observer;
+                  follow("Check", request, answers);
+                }))
+        .build();
   }
 
   private StreamObserver<PipelineRequest> pipe(StreamObserver<PipelineResponse> observer) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: AGPL-3.0-only
 package dev.faisca.fila.driver;
 
-import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import dev.faisca.fila.ConsumeMessage;
+import dev.faisca.fila.ExtendResult;
 import dev.faisca.fila.FilaClient;
 import dev.faisca.fila.FilaException;
 import dev.faisca.fila.NackOptions;
+import dev.faisca.fila.SettleResult;
 import java.util.List;
 import java.util.Map;
 
@@ -15,16 +17,35 @@ import java.util.Map;
 final class Grants {
   private Grants() {}
 
-  /** Acks messages that a consumer handed out. */
-  static JsonObject ack(FilaClient client, Request request, Map<String, ConsumeMessage> delivered)
+  /** A call about many messages that were delivered. */
+  static JsonObject many(
+      FilaClient client, Request request, Map<String, ConsumeMessage> delivered)
       throws FilaException {
-    JsonArray results = new JsonArray();
-    for (var result : client.ackMany(request.texts("message_ids").map(delivered::get).toList())) {
-      results.add(result.error() == null ? JsonNull.INSTANCE : Values.error(result.error()));
-    }
+    List<ConsumeMessage> messages = request.texts("message_ids").map(delivered::get).toList();
     JsonObject ok = new JsonObject();
-    ok.add("results", results);
+    ok.add(
+        "results",
+        switch (request.op()) {
+          case "ack_many" -> Values.array(client.ackMany(messages), Grants::settled);
+          case "nack_many" ->
+              Values.array(client.nackMany(messages, request.text("error")), Grants::settled);
+          default ->
+              Values.array(client.extendMany(messages, request.millis("ms")), Grants::extended);
+        });
     return ok;
+  }
+
+  private static JsonElement settled(SettleResult result) {
+    return result.error() == null ? JsonNull.INSTANCE : Values.error(result.error());
+  }
+
+  private static JsonElement extended(ExtendResult result) {
+    if (result.error() == null) {
+      return Operations.lease(result.leaseExpiresAt());
+    }
+    JsonObject failed = new JsonObject();
+    failed.add("error", Values.error(result.error()));
+    return failed;
   }
 
   static JsonObject settle(FilaClient client, Request request) throws FilaException {

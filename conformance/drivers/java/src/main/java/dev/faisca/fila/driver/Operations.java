@@ -5,33 +5,23 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
-import com.google.gson.JsonPrimitive;
-import dev.faisca.fila.AclEntry;
 import dev.faisca.fila.Backoff;
 import dev.faisca.fila.CancelledException;
 import dev.faisca.fila.ConsumeMessage;
 import dev.faisca.fila.ConsumeOptions;
 import dev.faisca.fila.Consumer;
-import dev.faisca.fila.DeletedQueue;
 import dev.faisca.fila.EnqueueMessage;
 import dev.faisca.fila.EnqueueResult;
 import dev.faisca.fila.FilaClient;
 import dev.faisca.fila.FilaClientBuilder;
 import dev.faisca.fila.FilaException;
 import dev.faisca.fila.NackOptions;
-import dev.faisca.fila.NewApiKey;
-import dev.faisca.fila.QueueInfo;
-import dev.faisca.fila.QueueSettings;
-import dev.faisca.fila.QueueStats;
-import dev.faisca.fila.RedriveOptions;
-import dev.faisca.fila.ThrottleFilter;
-import dev.faisca.fila.ThrottlePage;
 import dev.faisca.fila.TlsOptions;
 import dev.faisca.fila.Tracing;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -42,6 +32,8 @@ import java.util.concurrent.atomic.AtomicReference;
 
 /** One method per operation of the protocol: a call of the SDK's public API, and its result. */
 final class Operations {
+  private static final double NANOS_PER_MS = 1e6;
+
   private final Map<String, FilaClient> clients = new ConcurrentHashMap<>();
   private final Map<String, Open> consumers = new ConcurrentHashMap<>();
   private final Workers workers = new Workers();
@@ -89,24 +81,16 @@ final class Operations {
       case "nack" -> nack(request);
       case "extend" -> extend(request);
       case "ack_concurrently" -> ackConcurrently(request);
-      case "ack_many" -> Grants.ack(client(request), request, consumer(request).messages);
+      case "next_shared" -> nextShared(request);
+      case "ack_many", "nack_many", "extend_many" ->
+          Grants.many(client(request), request, consumer(request).messages);
+      case "ping" -> ping(request);
       case "ack_grant", "nack_grant", "extend_grant" -> Grants.settle(client(request), request);
       case "settle" -> settle(request);
       case "process" -> process(request);
-      case "create_queue" -> createQueue(request);
-      case "delete_queue" -> deleteQueue(request);
-      case "list_queues" -> listQueues(request);
-      case "stats" -> stats(request);
-      case "redrive" -> redrive(request);
-      case "set_config" -> setConfig(request);
-      case "get_config" -> getConfig(request);
-      case "set_config_all" -> setConfigAll(request);
-      case "list_throttles" -> listThrottles(request);
-      case "pause_throttle" -> pauseThrottle(request);
-      case "resume_throttle" -> resumeThrottle(request);
-      case "create_api_key" -> createApiKey(request);
       case "with_span" -> withSpan(request);
-      default -> throw new UnsupportedOperationException("there is no op " + request.op());
+      case "enqueue_ill_formed" -> enqueueIllFormed(request);
+      default -> Administration.run(client(request), request);
     };
   }
 
@@ -116,12 +100,7 @@ final class Operations {
     request.ifPresent("api_key", field -> builder.apiKey(field.getAsString()));
     Request tls = request.nested("tls");
     if (tls != null) {
-      builder.tls(
-          new TlsOptions(
-              tls.path("ca_file"),
-              tls.path("cert_file"),
-              tls.path("key_file"),
-              tls.text("server_name")));
+      builder.tls(tls(tls));
     }
     Request options = request.nested("options");
     if (options != null) {
@@ -135,6 +114,23 @@ final class Operations {
     }
     clients.put(request.text("client"), builder.build());
     return new JsonObject();
+  }
+
+  private static TlsOptions tls(Request fields) {
+    Path ca = fields.path("ca_file");
+    TlsOptions tls = ca == null ? TlsOptions.systemRoots() : TlsOptions.ca(ca);
+    Path cert = fields.path("cert_file");
+    Path key = fields.path("key_file");
+    if (cert != null || key != null) {
+      tls = tls.withClientCertificate(cert, key);
+    }
+    return tls.withServerName(fields.text("server_name"));
+  }
+
+  private JsonObject ping(Request request) throws FilaException {
+    JsonObject ok = new JsonObject();
+    ok.addProperty("ms", client(request).ping().toNanos() / NANOS_PER_MS);
+    return ok;
   }
 
   private JsonObject close(Request request) {
@@ -191,6 +187,28 @@ final class Operations {
     return ok;
   }
 
+  /** Puts half of a surrogate pair, which no UTF-8 can say, where the request wants it. */
+  private JsonObject enqueueIllFormed(Request request) throws FilaException {
+    String text = "x\ud800y";
+    EnqueueMessage.Builder message = EnqueueMessage.to(request.text("queue"));
+    boolean isRefused = false;
+    try {
+      switch (request.text("where")) {
+        case "header_key" -> message.header(text, "");
+        case "header_value" -> message.header("key", text);
+        case "fairness_key" -> message.fairnessKey(text);
+        case "idempotency_key" -> message.idempotencyKey(text);
+        default -> throw new UnsupportedOperationException("nowhere: " + request.text("where"));
+      }
+      client(request).enqueue(message.build());
+    } catch (IllegalArgumentException refused) {
+      isRefused = true;
+    }
+    JsonObject ok = new JsonObject();
+    ok.addProperty("refused", isRefused);
+    return ok;
+  }
+
   // --- Consume ----------------------------------------------------------------------------------
 
   private JsonObject consume(Request request) throws FilaException {
@@ -240,6 +258,12 @@ final class Operations {
       ok.addProperty("ended", false);
     }
     return ok;
+  }
+
+  private JsonObject nextShared(Request request) throws Exception {
+    Readers readers = new Readers(consumer(request).consumer, request.number("count"));
+    return readers.read(
+        request.number("readers"), request.millis("wait_ms"), consumer(request).messages);
   }
 
   private JsonObject stop(Request request) {
@@ -334,133 +358,6 @@ final class Operations {
   private JsonObject process(Request request) throws Exception {
     Tracing.processing(consumer(request).messages.get(request.text("message_id")), () -> null);
     return Spans.latest();
-  }
-
-  // --- Operate ----------------------------------------------------------------------------------
-
-  private JsonObject createQueue(Request request) throws FilaException {
-    Request settings = request.nested("settings");
-    String dlq =
-        client(request)
-            .createQueue(
-                request.text("queue"),
-                settings == null ? QueueSettings.NONE : Values.settings(settings));
-    JsonObject ok = new JsonObject();
-    ok.addProperty("dead_letter_queue", dlq);
-    return ok;
-  }
-
-  private JsonObject deleteQueue(Request request) throws FilaException {
-    String queue = request.text("queue");
-    DeletedQueue deleted =
-        request.isTrue("keep_dead_letters")
-            ? client(request).deleteQueueKeepingDeadLetters(queue)
-            : client(request).deleteQueue(queue);
-    JsonObject ok = new JsonObject();
-    ok.addProperty("messages", deleted.messages());
-    ok.addProperty("dead_letters", deleted.deadLetters());
-    return ok;
-  }
-
-  private JsonObject listQueues(Request request) throws FilaException {
-    JsonObject ok = new JsonObject();
-    ok.add("queues", Values.array(client(request).listQueues(), Operations::show));
-    return ok;
-  }
-
-  private static JsonElement show(QueueInfo info) {
-    JsonObject shown = new JsonObject();
-    shown.addProperty("name", info.name());
-    shown.addProperty("depth", info.depth());
-    shown.addProperty("in_flight", info.inFlight());
-    shown.addProperty("active_consumers", info.activeConsumers());
-    return shown;
-  }
-
-  private JsonObject stats(Request request) throws FilaException {
-    QueueStats stats = client(request).stats(request.text("queue"));
-    JsonObject ok = new JsonObject();
-    ok.addProperty("depth", stats.depth());
-    ok.addProperty("in_flight", stats.inFlight());
-    ok.addProperty("delayed", stats.delayed());
-    ok.addProperty("active_consumers", stats.activeConsumers());
-    return ok;
-  }
-
-  private JsonObject redrive(Request request) throws FilaException {
-    RedriveOptions options = RedriveOptions.ALL;
-    if (request.field("count") != null) {
-      options = options.withCount(request.number("count"));
-    }
-    JsonObject ok = new JsonObject();
-    ok.addProperty("redriven", client(request).redrive(request.text("queue"), options));
-    return ok;
-  }
-
-  private JsonObject setConfig(Request request) throws FilaException {
-    client(request).setConfig(request.text("key"), request.text("value"));
-    return new JsonObject();
-  }
-
-  private JsonObject getConfig(Request request) throws FilaException {
-    JsonObject ok = new JsonObject();
-    ok.add("value", new JsonPrimitive(client(request).getConfig(request.text("key"))));
-    return ok;
-  }
-
-  private JsonObject setConfigAll(Request request) throws FilaException {
-    Map<String, String> entries = new LinkedHashMap<>();
-    Map<String, JsonElement> given = request.nested("entries").fields().asMap();
-    given.forEach((key, value) -> entries.put(key, value.getAsString()));
-    client(request).setConfigAll(entries);
-    return new JsonObject();
-  }
-
-  private JsonObject listThrottles(Request request) throws FilaException {
-    ThrottleFilter filter = ThrottleFilter.ALL;
-    if (request.field("prefix") != null) {
-      filter = filter.withPrefix(request.text("prefix"));
-    }
-    if (request.isTrue("unset")) {
-      filter = filter.onlyUnset();
-    }
-    if (request.field("limit") != null) {
-      filter = filter.withLimit(request.number("limit"));
-    }
-    ThrottlePage page = client(request).listThrottles(filter);
-    JsonObject ok = new JsonObject();
-    ok.add("throttles", Values.array(page.throttles(), Values::throttle));
-    ok.addProperty("total_count", page.totalCount());
-    return ok;
-  }
-
-  private JsonObject pauseThrottle(Request request) throws FilaException {
-    client(request).pauseThrottle(request.text("key"), request.millis("duration_ms"));
-    return new JsonObject();
-  }
-
-  private JsonObject resumeThrottle(Request request) throws FilaException {
-    client(request).resumeThrottle(request.text("key"));
-    return new JsonObject();
-  }
-
-  private JsonObject createApiKey(Request request) throws FilaException {
-    List<AclEntry> acl =
-        request.field("acl") == null
-            ? List.of()
-            : request.list("acl").map(Values::aclEntry).toList();
-    Duration expiry = request.millis("expires_at_ms");
-    NewApiKey key =
-        client(request)
-            .createApiKey(
-                request.text("name"),
-                acl,
-                expiry == null ? null : Instant.EPOCH.plus(expiry),
-                request.isTrue("superadmin"));
-    JsonObject ok = new JsonObject();
-    ok.addProperty("key_id", key.keyId());
-    ok.addProperty("secret", key.secret());
-    return ok;
   }
 
   private JsonObject withSpan(Request request) throws Exception {

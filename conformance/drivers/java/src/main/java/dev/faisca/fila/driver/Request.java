@@ -4,6 +4,8 @@ package dev.faisca.fila.driver;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
+import java.math.BigDecimal;
+import java.math.RoundingMode;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Base64;
@@ -30,7 +32,15 @@ record Request(JsonObject fields) {
   }
 
   Duration millis(String name) {
-    return value(name, field -> Duration.ofMillis(field.getAsLong()));
+    return value(name, Request::duration);
+  }
+
+  /** Milliseconds, of which there may be a fraction. */
+  static Duration duration(JsonElement field) {
+    BigDecimal millis = field.getAsBigDecimal();
+    BigDecimal whole = millis.setScale(0, RoundingMode.FLOOR);
+    long nanos = millis.subtract(whole).movePointRight(6).longValue();
+    return Duration.ofMillis(whole.longValueExact()).plusNanos(nanos);
   }
 
   Path path(String name) {
@@ -43,6 +53,12 @@ record Request(JsonObject fields) {
 
   int number(String name) {
     return fields.get(name).getAsInt();
+  }
+
+  /** A number that may be large; 0 if there is none. */
+  long position(String name) {
+    JsonElement field = field(name);
+    return field == null ? 0 : field.getAsLong();
   }
 
   /** An object among the fields; null if there is none. */

@@ -8,13 +8,11 @@ import dev.faisca.fila.AclEntry;
 import dev.faisca.fila.ConsumeMessage;
 import dev.faisca.fila.EnqueueMessage;
 import dev.faisca.fila.Failure;
-import dev.faisca.fila.FailureCause;
 import dev.faisca.fila.FilaClient;
 import dev.faisca.fila.FilaException;
 import dev.faisca.fila.Permission;
 import dev.faisca.fila.QueueSettings;
 import dev.faisca.fila.ThrottleKeyStats;
-import java.time.Duration;
 import java.time.Instant;
 import java.util.Base64;
 import java.util.List;
@@ -24,6 +22,18 @@ import java.util.stream.StreamSupport;
 
 /** The SDK's values as the protocol writes them, and the protocol's as the SDK takes them. */
 final class Values {
+  private static final List<String> FEATURES =
+      List.of(
+          "tracing",
+          "mtls",
+          "admin",
+          "nack_many",
+          "around",
+          "error_fields",
+          "shared_consumer",
+          "ill_formed_text",
+          "sub_millisecond");
+
   private Values() {}
 
   static JsonObject error(FilaException error) {
@@ -31,6 +41,10 @@ final class Values {
     shown.addProperty("kind", kind(error.getClass()));
     shown.addProperty("message", error.getMessage());
     shown.addProperty("retryable", error.isRetryable());
+    shown.addProperty("code", error.code());
+    shown.addProperty("reason", error.reason());
+    shown.addProperty("queue", error.queue());
+    shown.addProperty("message_id", error.messageId());
     return shown;
   }
 
@@ -88,8 +102,7 @@ final class Values {
   private static JsonElement failure(Failure failure) {
     JsonObject shown = new JsonObject();
     shown.addProperty("failed_at_ms", millis(failure.failedAt()));
-    FailureCause cause = failure.cause();
-    shown.addProperty("cause", cause == null ? null : cause.name().toLowerCase(Locale.ROOT));
+    shown.addProperty("cause", lower(failure.cause()));
     shown.addProperty("error", failure.error());
     return shown;
   }
@@ -113,6 +126,18 @@ final class Values {
     return new AclEntry(Permission.valueOf(permission), request.text("pattern"));
   }
 
+  static JsonElement aclEntry(AclEntry entry) {
+    JsonObject shown = new JsonObject();
+    shown.addProperty("permission", lower(entry.permission()));
+    shown.addProperty("pattern", entry.pattern());
+    return shown;
+  }
+
+  /** A member of an enumeration as the contract's text; null for none. */
+  static String lower(Enum<?> member) {
+    return member == null ? null : member.name().toLowerCase(Locale.ROOT);
+  }
+
   static Long millis(Instant instant) {
     return instant == null ? null : instant.toEpochMilli();
   }
@@ -131,10 +156,10 @@ final class Values {
     request.ifPresent("weight", field -> message.weight(field.getAsInt()));
     request.ifPresent("throttle_keys", field -> message.throttleKeys(texts(field)));
     request.ifPresent("throttle_cost", field -> message.throttleCost(field.getAsInt()));
-    request.ifPresent("delay_ms", field -> message.delay(duration(field)));
+    request.ifPresent("delay_ms", field -> message.delay(Request.duration(field)));
     request.ifPresent(
         "deliver_at_ms", field -> message.deliverAt(Instant.ofEpochMilli(field.getAsLong())));
-    request.ifPresent("ttl_ms", field -> message.ttl(duration(field)));
+    request.ifPresent("ttl_ms", field -> message.ttl(Request.duration(field)));
     request.ifPresent("idempotency_key", field -> message.idempotencyKey(field.getAsString()));
     return message.build();
   }
@@ -142,20 +167,16 @@ final class Values {
   static QueueSettings settings(Request request) {
     QueueSettings.Builder settings = QueueSettings.builder();
     request.ifPresent(
-        "visibility_timeout_ms", field -> settings.visibilityTimeout(duration(field)));
+        "visibility_timeout_ms", field -> settings.visibilityTimeout(Request.duration(field)));
     request.ifPresent("max_attempts", field -> settings.maxAttempts(field.getAsInt()));
-    request.ifPresent("retry_delay_ms", field -> settings.retryDelay(duration(field)));
+    request.ifPresent("retry_delay_ms", field -> settings.retryDelay(Request.duration(field)));
     request.ifPresent("max_messages", field -> settings.maxMessages(field.getAsLong()));
     request.ifPresent("on_enqueue_script", field -> settings.onEnqueueScript(field.getAsString()));
     request.ifPresent("on_failure_script", field -> settings.onFailureScript(field.getAsString()));
-    request.ifPresent("default_ttl_ms", field -> settings.defaultTtl(duration(field)));
+    request.ifPresent("default_ttl_ms", field -> settings.defaultTtl(Request.duration(field)));
     request.ifPresent(
-        "idempotency_window_ms", field -> settings.idempotencyWindow(duration(field)));
+        "idempotency_window_ms", field -> settings.idempotencyWindow(Request.duration(field)));
     return settings.build();
-  }
-
-  private static Duration duration(JsonElement field) {
-    return Duration.ofMillis(field.getAsLong());
   }
 
   private static List<String> texts(JsonElement field) {
@@ -171,8 +192,7 @@ final class Values {
     ok.addProperty("sdk_version", FilaClient.version());
     ok.addProperty("language", "java " + Runtime.version().feature());
     JsonArray features = new JsonArray();
-    features.add("tracing");
-    features.add("mtls");
+    FEATURES.forEach(features::add);
     ok.add("features", features);
     return ok;
   }
