@@ -7,6 +7,7 @@ import gc
 import shutil
 import socket
 import threading
+from collections import deque
 from pathlib import Path
 
 import grpc
@@ -16,6 +17,7 @@ import pytest
 import fila
 from fila import _endpoint
 from fila._address import Addresses
+from fila._key import KeyRing
 
 QUICK = fila.Backoff(0.01, 0.05)
 OTHERS = Path(__file__).parents[3] / "conformance/certs"  # of a CA that ours does not know
@@ -150,6 +152,25 @@ def test_a_key_is_asked_for_each_call_and_stream(broker, wire):
         client.enqueue_many([fila.EnqueueMessage("orders")])
         next(client.consume("orders"))
     assert keys_seen(broker)[:3] == ["Bearer one", "Bearer two", "Bearer three"]
+
+
+def test_each_thread_gets_the_key_that_it_was_given_while_keys_change():
+    ring = KeyRing(lambda: "old")
+    interrupted = []
+
+    class Interrupted(deque):
+        """Another thread is given the new key while this one takes the old one."""
+
+        def append(self, key):
+            super().append(key)
+            if not interrupted:
+                interrupted.append(key)
+                ring._ask = lambda: "new"
+                ring.ask()
+
+    ring._seen = Interrupted()
+    assert ring.ask() == (("authorization", "Bearer old"),)
+    assert [ring.ask() for _ in range(2)] == [(("authorization", "Bearer new"),)] * 2
 
 
 @pytest.mark.parametrize("awaits", [True, False])

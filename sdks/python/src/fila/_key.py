@@ -23,10 +23,12 @@ class KeyRing:
     def __init__(self, api_key: AsyncApiKey | None) -> None:
         self._ask = None if isinstance(api_key, str) else api_key
         self._seen: deque[str] = deque(maxlen=_REMEMBERED)
-        # What travels with a call while the key is what it was.
+        # One value for both, because threads may take different keys at once.
+        self._latest: tuple[str, Metadata] | None = None
+        # What travels with each call while there is only one key.
         self.metadata: Metadata = ()
         if api_key is not None and not callable(api_key):
-            self._take(api_key)
+            self.metadata = self._take(api_key)
 
     @property
     def is_asked(self) -> bool:
@@ -55,8 +57,9 @@ class KeyRing:
             raise _failed(error) from error
 
     def _given(self, key: Any) -> Metadata:
-        if self._seen and self._seen[-1] == key:
-            return self.metadata
+        latest = self._latest
+        if latest is not None and latest[0] == key:
+            return latest[1]
         try:
             return self._take(key)
         except (TypeError, ValueError) as error:
@@ -69,8 +72,9 @@ class KeyRing:
         if not key or not all("!" <= char <= "~" for char in key):
             raise ValueError("api_key must be printable ASCII without spaces, and not empty")
         self._seen.append(key)
-        self.metadata = (("authorization", f"Bearer {key}"),)
-        return self.metadata
+        metadata: Metadata = (("authorization", f"Bearer {key}"),)
+        self._latest = key, metadata
+        return metadata
 
     def redacted(self, text: str) -> tuple[str, bool]:
         """The text without a key, and whether there was one in it."""
