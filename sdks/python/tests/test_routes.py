@@ -183,6 +183,38 @@ def test_the_async_client_asks_a_function_or_awaits_it(broker, awaits):
     assert keys_seen(broker) == ["Bearer fetched"]
 
 
+def test_a_key_that_does_not_come_takes_no_longer_than_the_call(broker):
+    async def fetch():
+        await asyncio.Event().wait()
+
+    async def ask():
+        async with fila.AsyncClient(broker.target, api_key=fetch, timeout=0.05) as client:
+            for call in (client.enqueue("orders"), client.stats("orders"), client.ping()):
+                with pytest.raises(fila.DeadlineExceededError):
+                    await call
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
+    assert broker.seen == []
+
+
+def test_closing_does_not_wait_for_a_key(broker):
+    async def close():
+        asked = asyncio.Event()
+
+        async def fetch():
+            asked.set()
+            await asyncio.Event().wait()
+
+        client = fila.AsyncClient(broker.target, api_key=fetch, timeout=600, close_timeout=0)
+        calls = [asyncio.create_task(it) for it in (client.enqueue("orders"), client.stats("q"))]
+        await asked.wait()
+        await client.close()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, fila.ClientClosedError)
+
+    asyncio.run(asyncio.wait_for(close(), 20))
+
+
 def test_what_the_function_raises_fails_the_call_and_no_other(broker):
     answers = [OSError("vault is sealed"), "good"]
 

@@ -6,6 +6,7 @@ Nothing here knows which calls exist or what they are for.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from fila._address import Target
 from fila._endpoint import Call, Endpoint, Line, Retry, Route, credentials_of
 from fila._key import Metadata
 from fila._latch import Latch
-from fila.errors import FilaError, UnavailableError
+from fila.errors import DeadlineExceededError, FilaError, UnavailableError
 
 T = TypeVar("T")
 
@@ -139,6 +140,7 @@ class AsyncConnection(Endpoint):
         super().__init__(target, **settings)
         self._background: set[asyncio.Task[None]] = set()
         self._cut = asyncio.Event()
+        self._asking: set[asyncio.Timeout] = set()  # for the API key, before a request is sent
 
     def _open(self, route: Route) -> "grpc.aio.Channel":
         if route.material is None:
@@ -167,6 +169,26 @@ class AsyncConnection(Endpoint):
         own = await self._keys.ask_async() if self._keys.is_asked else self._keys.metadata
         return (*own, *trace.items()) if trace else own
 
+    async def _metadata_within(
+        self, seconds: float, trace: Mapping[str, str]
+    ) -> tuple[Metadata, float]:
+        """As `metadata`, within a call's deadline, and what is left of it."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                self._asking.add(limit)
+                try:
+                    metadata = await self.metadata(trace)
+                finally:
+                    self._asking.discard(limit)
+        except TimeoutError:
+            self.check_not_closed()
+            text = "the API key did not come in time; the request was not sent"
+            raise DeadlineExceededError(text, code="DEADLINE_EXCEEDED") from None
+        left = seconds - (time.monotonic() - began)
+        self.check_time(left)
+        return metadata, left
+
     async def call(self, call: Call[T], timeout: float | None) -> T:
         """Sends one call and reads its answer. Raises what it failed with."""
         self.check_open()
@@ -190,7 +212,10 @@ class AsyncConnection(Endpoint):
         """Sends one encoded request and waits for the answer."""
         self.check_not_closed()
         self.check_time(timeout)
-        metadata = await self.metadata(trace)
+        if self._keys.is_asked:
+            metadata, timeout = await self._metadata_within(timeout, trace)
+        else:
+            metadata = await self.metadata(trace)
         line = await self._now()
         stub = line.stubs.get(method) or line.stub(method, response)
         losses = self.link.losses
@@ -256,6 +281,8 @@ class AsyncConnection(Endpoint):
         """Cuts off whatever is under way."""
         self.closing = self.closed = True
         self._cut.set()
+        for limit in self._asking:
+            limit.reschedule(0)
         if not self.is_forked:
             for line in list(self._lines):
                 await line.channel.close(None)
