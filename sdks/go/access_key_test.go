@@ -123,6 +123,22 @@ func TestFunctionThatFailsFailsThatCallAlone(t *testing.T) {
 	equal(t, "text", failure.Error(), "[redacted] is no key")
 }
 
+func TestFunctionThatPanicsFailsThatCallAlone(t *testing.T) {
+	b := startBroker(t)
+	panics := true
+	client := newClient(t, b.target, fila.WithAPIKeyFunc(func(context.Context) (string, error) {
+		if panics {
+			panic("no vault")
+		}
+		return "s3cret", nil
+	}))
+	_, err := client.Enqueue(t.Context(), "orders", nil, []byte("x"))
+	failure := wantKind(t, err, fila.ErrUnauthenticated)
+	equal(t, "it says so", strings.Contains(failure.Error(), "panicked: no vault"), true)
+	panics = false
+	enqueue(t, client, "a")
+}
+
 func TestInterceptorsOfTheApplicationAreCalled(t *testing.T) {
 	b := startBroker(t)
 	b.script("DeleteQueue", replyWith(&filapb.DeleteQueueResponse{}))

@@ -163,7 +163,7 @@ func (c *connection) key(ctx context.Context) (string, error) {
 	if c.apiKeyFunc == nil {
 		return c.apiKey, nil
 	}
-	key, err := c.apiKeyFunc(ctx)
+	key, err := c.askKey(ctx)
 	if err != nil {
 		text := "the function for the api key failed: " + err.Error()
 		return "", newError(ErrUnauthenticated, codes.Unauthenticated, text, subject{}, err)
@@ -172,6 +172,17 @@ func (c *connection) key(ctx context.Context) (string, error) {
 		return "", invalid(err.Error(), subject{})
 	}
 	return key, nil
+}
+
+// askKey asks the application. It may do so in a goroutine of this package, where nobody else could
+// recover from a panic.
+func (c *connection) askKey(ctx context.Context) (key string, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("panicked: %v", panicked)
+		}
+	}()
+	return c.apiKeyFunc(ctx)
 }
 
 // outgoing is a context whose call carries the API key and the trace, and nothing else: what the
