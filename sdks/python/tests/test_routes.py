@@ -392,6 +392,19 @@ def test_a_client_certificate_is_rotated_under_a_stream_that_goes_on(
     assert len(broker.calls("Consume")) == 1
 
 
+def test_a_ca_that_is_not_whole_does_not_replace_the_former_one(
+    start_broker, wire, files, tmp_path
+):
+    broker = start_broker(credentials=server_credentials(wire.certs))
+    with fila.Client(broker.target, tls=fila.TlsOptions(tmp_path / "ca.pem")) as client:
+        client.enqueue("orders")
+        whole = (tmp_path / "ca.pem").read_bytes()
+        for part in (whole[: len(whole) // 2], whole.replace(b"M", b"?")):
+            (tmp_path / "part").write_bytes(part)
+            files("ca.pem", tmp_path / "part")
+            client.enqueue("orders")
+
+
 def test_a_channel_that_nobody_uses_any_more_is_gone(start_broker, wire, files, tmp_path):
     broker = start_broker(credentials=server_credentials(wire.certs))
     tls = fila.TlsOptions(tmp_path / "ca.pem")

@@ -45,18 +45,22 @@ class Certificates:
         if stamps != self._stamps:
             with suppress(ValueError, OSError):
                 material = self._read()
-                self._check_pair()
+                self._check()
                 self.material = material
                 self._stamps = stamps
         return self.material
 
-    def _check_pair(self) -> None:
-        """Raises OSError while only one of a certificate and its key was replaced."""
-        cert, key = self._each["cert"], self._each["key"]
-        if cert and key and _is_path(cert) and _is_path(key):
-            import ssl  # which few clients need, and which takes longer to import than a call
+    def _check(self) -> None:
+        """Raises OSError for files that gRPC could not use: of one that is still being written, or
+        while only one of a certificate and its key was replaced."""
+        import ssl  # which few clients need, and which takes longer to import than a call
 
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password="")
+        ca, cert, key = (self._each[name] for name in ("ca", "cert", "key"))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if ca and _is_path(ca):
+            context.load_verify_locations(cafile=ca)
+        if cert and key and _is_path(cert) and _is_path(key):
+            context.load_cert_chain(cert, key, password="")
 
     def _look(self) -> list[_Stamp | None]:
         return [_stamp(path) for path in self._files]
