@@ -2,6 +2,7 @@
 // What a TLS connection is made with: PEM from memory, or from files, which are read again for each
 // connection that is made, so that a certificate is rotated by replacing files.
 
+import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 
 import { credentials } from "@grpc/grpc-js";
@@ -64,6 +65,8 @@ function isSame(part: Buffer | null, other: Buffer | null | undefined): boolean 
 
 function credentialsOf([ca, cert, key]: Parts): ChannelCredentials {
   try {
+    // Node.js passes over what it cannot read, and then trusts nobody.
+    if (ca) new X509Certificate(ca);
     return credentials.createSsl(ca, key, cert);
   } catch (error) {
     throw new TypeError(`what tls was given cannot be used: ${textOf(error)}`, { cause: error });

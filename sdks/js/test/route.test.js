@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { copyFileSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { connect as connectTo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -253,6 +253,22 @@ test("files that were replaced are used by the next connection", async (context)
   assert.equal(await restart(), "client");
   folder.put("key", "server.key");
   assert.equal(await restart(), "server");
+});
+
+test("a CA that is not whole does not replace the one before", async (context) => {
+  const folder = folderOf(context);
+  folder.put("ca", "ca.pem");
+  const port = await freePort();
+  const credentials = tlsCredentials();
+  const broker = await ScriptedBroker.start(context, { port, credentials, scripts: IDLE });
+  const { client, kinds } = connect(context, broker.target, { tls: { ca: folder.path("ca") } });
+  await call(client);
+  const whole = readFileSync(folder.path("ca"));
+  writeFileSync(folder.path("ca"), whole.subarray(0, whole.length / 2));
+  broker.stop();
+  await until(() => kinds().length >= 2, "the loss");
+  await ScriptedBroker.start(context, { port, credentials, scripts: IDLE });
+  await call(client);
 });
 
 test("files that are replaced while nobody can be reached are used too", async (context) => {
