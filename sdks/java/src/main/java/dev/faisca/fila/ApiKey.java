@@ -45,7 +45,7 @@ final class ApiKey {
     String key;
     try {
       key = checked(function.get());
-    } catch (RuntimeException failed) {
+    } catch (Throwable failed) { // what Kotlin's functions throw, they need not declare
       throw Status.UNAUTHENTICATED
           .withDescription("the function that gives the API key has failed: " + failed)
           .withCause(failed)

@@ -11,7 +11,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Status;
+import java.io.IOException;
 import java.util.List;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
@@ -78,6 +80,34 @@ class ApiKeyTest extends BrokerTest {
     key = null;
     keyed().enqueue(message("x"));
     assertNull(last().metadata("authorization"));
+  }
+
+  /** As functions of other languages of the JVM may. */
+  @SuppressWarnings("unchecked")
+  private static <T extends Throwable> String undeclared(Throwable cause) throws T {
+    throw (T) cause;
+  }
+
+  @Test
+  void whatTheFunctionThrowsUndeclaredFailsTheCallToo() throws Exception {
+    for (Throwable cause : List.of(new IOException("sealed"), new AssertionError("sealed"))) {
+      FilaClient client =
+          connect(builder().apiKey(() -> ApiKeyTest.<RuntimeException>undeclared(cause)));
+      List<Executable> calls =
+          List.of(
+              () -> client.enqueueAsync(message("x")).get(PATIENCE.toSeconds(), TimeUnit.SECONDS),
+              () -> client.enqueueMany(List.of(message("x"))).get(0).orThrow(),
+              () -> client.getConfig("k"));
+      for (Executable call : calls) {
+        Throwable error = assertThrows(Exception.class, call);
+        if (error instanceof ExecutionException) {
+          error = error.getCause();
+        }
+        assertInstanceOf(UnauthenticatedException.class, error);
+        assertSame(cause, error.getCause().getCause());
+      }
+    }
+    assertEquals(List.of(), broker.seen);
   }
 
   @Test
