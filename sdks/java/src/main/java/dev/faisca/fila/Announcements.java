@@ -137,7 +137,7 @@ final class Announcements {
       }
       try {
         options.connectionListener().accept(event);
-      } catch (RuntimeException | Error failed) {
+      } catch (Throwable failed) { // what Kotlin's functions throw, they need not declare
         Consumer.LOG.log(Level.WARNING, "onConnection has failed, which changes nothing", failed);
       } finally {
         synchronized (lock) {

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.faisca.fila.ConnectionEvent.Kind;
 import io.grpc.InsecureServerCredentials;
+import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -90,6 +91,28 @@ class ConnectionEventTest extends BrokerTest {
     client.close();
     assertThrows(ClientClosedException.class, client::ping);
     assertEquals(List.of(Kind.CONNECTED), kinds());
+  }
+
+  /** As functions of other languages of the JVM may. */
+  @SuppressWarnings("unchecked")
+  private static <T extends Throwable> void undeclared(Throwable cause) throws T {
+    throw (T) cause;
+  }
+
+  @Test
+  void whatTheFunctionThrowsUndeclaredChangesNothing() throws Exception {
+    List<Kind> told = new CopyOnWriteArrayList<>();
+    FilaClient client =
+        connect(
+            builder()
+                .onConnection(
+                    event -> {
+                      told.add(event.kind());
+                      ConnectionEventTest.<RuntimeException>undeclared(new IOException("no"));
+                    }));
+    client.enqueue(message("x"));
+    broker.close();
+    eventually(() -> told.contains(Kind.LOST));
   }
 
   @Test
