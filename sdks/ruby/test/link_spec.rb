@@ -148,6 +148,16 @@ RSpec.describe Fila::Client do
       expect(broker.seen.first.metadata).not_to include "authorization"
     end
 
+    it "fails its call alone where a library cannot be loaded" do
+      answers = Array.new(5) { LoadError.new("cannot load such file -- vault") }
+      client = open_client(api_key: -> { (error = answers.shift) ? raise(error) : "key" })
+      5.times do
+        expect { client.enqueue("orders") }
+          .to raise_error(Fila::UnauthenticatedError, /LoadError: cannot load such file -- vault/)
+      end
+      expect(client.enqueue("orders", "x")).to start_with "x#"
+    end
+
     it "fails its call with what it raises" do
       client = open_client(api_key: -> { raise KeyError, "vault" })
       text = "no API key, its source failed: KeyError: vault"

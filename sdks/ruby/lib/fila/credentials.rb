@@ -19,14 +19,15 @@ module Fila
     end
 
     # The key for one call. Whatever its source raises fails that call: an Error as it is, for whose
-    # class decides about trying again, anything else as an UnauthenticatedError.
+    # class decides about trying again, anything else as an UnauthenticatedError. A library that
+    # cannot be loaded is a ScriptError, and would end the thread that asks, which serves others.
     def key
       return @api_key unless @source
 
       checked(@source.call)
     rescue Error
       raise
-    rescue StandardError => e
+    rescue StandardError, ScriptError => e
       raise UnauthenticatedError.new("no API key, its source failed: #{e.class}: #{e.message}",
                                      cause: e)
     end
