@@ -60,6 +60,19 @@ RSpec.describe Fila::Client do
       expect(@log.string).to match(/WARN.*cannot be made: .*Connection refused/)
     end
 
+    it "is told of further changes when on_connection calls what is not there" do
+      told = []
+      client = open_client(on_connection: lambda { |event|
+        told << event.kind
+        raise NotImplementedError, "oh"
+      })
+      client.enqueue("orders", "x")
+      eventually("connected") { told == [:connected] }
+      broker.stop
+      eventually("lost") { told.include?(:lost) }
+      client.close
+    end
+
     it "goes on when on_connection fails, or closes the client" do
       client = open_client(on_connection: ->(_) { raise KeyError, "oh" })
       expect(client.enqueue("orders", "x")).to start_with "x#"

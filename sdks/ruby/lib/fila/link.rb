@@ -183,7 +183,7 @@ module Fila
       @told = kind
       log(kind, reason)
       @on_connection&.call(ConnectionEvent.new(kind:, reason:))
-    rescue StandardError => e
+    rescue StandardError, ScriptError => e
       Fila.logger.warn("on_connection failed: #{e.class}: #{e.message}")
     end
 
