@@ -10,8 +10,15 @@ import type {
 } from "@grpc/grpc-js";
 
 import { onAbort } from "./abort.js";
-import { ClientClosedError, DeadlineExceededError, FilaError, UnavailableError } from "./errors.js";
-import { about, fromStatus } from "./errors.js";
+import {
+  about,
+  ClientClosedError,
+  DeadlineExceededError,
+  FilaError,
+  fromStatus,
+  UnauthenticatedError,
+  UnavailableError,
+} from "./errors.js";
 import type { Subject } from "./errors.js";
 import {
   Backoff,
@@ -170,8 +177,8 @@ export class Connection {
   }
 
   /**
-   * What the next call is let in with. It may take a moment to find a broker, or the key; what the
-   * one who gives the key throws is thrown as it is.
+   * What the next call is let in with. It may take a moment to find a broker, or the key. What the
+   * one who gives the key throws is UNAUTHENTICATED with its cause, unless it is an error of ours.
    */
   pass(): Pass | Promise<Pass> {
     const decision = this.#route.decision();
@@ -181,13 +188,29 @@ export class Connection {
 
   #passNow(): Pass | Promise<Pass> {
     if (this.#askForKey === null) return this.#pass;
-    const asked = this.#askForKey();
-    return asked instanceof Promise ? asked.then((key) => this.#keyed(key)) : this.#keyed(asked);
+    try {
+      const asked = this.#askForKey();
+      if (typeof asked === "string") return this.#keyed(asked);
+      // Anybody's promise will do; what is none is looked at as a key.
+      return Promise.resolve(asked).then(
+        (key) => this.#keyed(key),
+        (error: unknown) => {
+          throw withoutKey(error);
+        },
+      );
+    } catch (error) {
+      throw withoutKey(error);
+    }
   }
 
   #keyed(apiKey: string): Pass {
     const isKnown = apiKey !== undefined && apiKey === this.#pass.apiKey;
-    if (!isKnown) this.#pass = { apiKey: checkedApiKey(apiKey) };
+    if (isKnown) return this.#pass;
+    try {
+      this.#pass = { apiKey: checkedApiKey(apiKey) };
+    } catch (error) {
+      throw withoutKey(error);
+    }
     return this.#pass;
   }
 
@@ -319,6 +342,13 @@ export class Connection {
     for (const end of [...this.#pending]) end();
     this.#route.close();
   }
+}
+
+/** What a call fails with that has no key, because whoever gives it failed. */
+function withoutKey(error: unknown): FilaError {
+  if (error instanceof FilaError) return error;
+  const text = `the function that gives the apiKey failed: ${String(error)}`;
+  return new UnauthenticatedError(text, { code: "UNAUTHENTICATED", cause: error });
 }
 
 function metadataOf({ apiKey }: Pass, trace: TraceContext): Metadata {

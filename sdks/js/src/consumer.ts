@@ -15,7 +15,7 @@ import { onAbort } from "./abort.js";
 import { positive } from "./arguments.js";
 import type { Connection, Pass } from "./connection.js";
 import { CancelledError, UnavailableError } from "./errors.js";
-import type { FilaError } from "./errors.js";
+import { FilaError } from "./errors.js";
 import { ConsumeResponse } from "./gen/fila/v1/service.js";
 import { Frame } from "./leases.js";
 import type { Leases } from "./leases.js";
@@ -266,7 +266,8 @@ export class Consumer implements AsyncIterableIterator<ConsumeMessage, undefined
     }, connection.timeoutMs).unref();
     const fail = (error: unknown): void => {
       clearTimeout(doubt);
-      this.#fail(error);
+      if (error instanceof FilaError) this.#ended(error);
+      else this.#fail(error);
     };
     const open = (pass: Pass): void => {
       const decode = (bytes: Buffer): ConsumeResponse => ConsumeResponse.decode(bytes);

@@ -56,7 +56,8 @@ export interface ClientOptions {
   readonly tls?: TlsOptions | undefined;
   /**
    * Sent with every call. A function is asked for each call and each opening of a stream, so it
-   * keeps what is slow to get; what it throws fails that call.
+   * keeps what is slow to get. What it throws fails that call: UNAUTHENTICATED, with it as the
+   * cause.
    */
   readonly apiKey?: string | (() => string | Promise<string>) | undefined;
   /** The deadline of every request, 5,000 unless told otherwise. Streams have none. */

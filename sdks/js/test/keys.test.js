@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Client } from "@fila/client";
+import { Client, UnauthenticatedError, UnavailableError } from "@fila/client";
 
 import { Gate, ScriptedBroker, frame, framesThenIdle, refuse, status, until } from "./broker.js";
 
@@ -65,10 +65,19 @@ test("what the giver throws fails that call alone", async (context) => {
     if (isSealed) throw mine;
     return "open";
   });
-  await assert.rejects(client.deleteQueue("orders"), mine);
-  await assert.rejects(client.enqueue("orders"), mine);
-  await assert.rejects(client.enqueueMany([{ queue: "orders" }]), mine);
-  await assert.rejects(client.consume("orders").next(), mine);
+  for (const call of [
+    client.deleteQueue("orders"),
+    client.enqueue("orders"),
+    client.enqueueMany([{ queue: "orders" }]).then(([{ error }]) => Promise.reject(error)),
+    client.consume("orders").next(),
+  ]) {
+    await assert.rejects(call, (error) => {
+      assert.ok(error instanceof UnauthenticatedError);
+      assert.equal(error.cause, mine);
+      assert.match(error.message, /the function that gives the apiKey failed: .*vault is sealed/);
+      return true;
+    });
+  }
   assert.deepEqual(broker.seen, []);
   isSealed = false;
   await client.enqueue("orders");
@@ -85,8 +94,9 @@ test("what the giver throws is a failure whatever it is, and no close fails for 
   const consumer = client.consume("orders");
   await consumer.next();
   isSealed = true;
-  await assert.rejects(client.enqueue("orders"), { message: "sealed" });
-  await assert.rejects(client.ack("orders", "a"), { message: "sealed" });
+  const sealed = { name: "UnauthenticatedError", cause: "sealed" };
+  await assert.rejects(client.enqueue("orders"), sealed);
+  await assert.rejects(client.ack("orders", "a"), sealed);
   await consumer.close();
   assert.equal(broker.calls("NackBatch").length, 0);
 });
@@ -95,11 +105,24 @@ test("a key that no header can carry is refused, and not shown", async (context)
   for (const key of ["", "a b", "ä", undefined]) {
     const { broker, client } = await start(context, () => key);
     await assert.rejects(client.deleteQueue("orders"), {
-      name: "TypeError",
-      message: "apiKey must be printable ASCII without spaces, and not empty",
+      name: "UnauthenticatedError",
+      message: /apiKey must be printable ASCII without spaces, and not empty/,
     });
     assert.deepEqual(broker.seen, []);
   }
+});
+
+test("consumers ask a giver that is UNAVAILABLE again; any thenable will do", async (t) => {
+  let failures = 2;
+  const { broker, client } = await start(t, () => {
+    failures -= 1;
+    if (failures >= 0) throw new UnavailableError("the vault restarts");
+    return { then: (resolve) => resolve("open") };
+  });
+  broker.script("Consume", framesThenIdle(frame("a")));
+  const { value } = await client.consume("orders").next();
+  assert.equal(value.id, "a");
+  assert.deepEqual(keys(broker), ["Bearer open"]);
 });
 
 test("a key that does not come is waited for within the deadline", async (context) => {
